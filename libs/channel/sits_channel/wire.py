@@ -1,0 +1,74 @@
+"""Splits a link message into its head and the bytes behind it, without parsing those.
+
+The head is the first top-level field; `link.proto` says which fields lead.
+"""
+
+from typing import NamedTuple
+
+from sits_protos.v1.link_pb2 import LinkMessage
+
+HELLO, CATALOG, CREDITS, CANCEL, RELEASE, BATCH, RESULT = 1, 2, 3, 4, 5, 8, 12
+_HEADS = frozenset((HELLO, CATALOG, CREDITS, CANCEL, RELEASE, BATCH, RESULT))
+_MAX_VARINT_BYTES = 10
+
+
+class MalformedMessage(ValueError):
+    """Bytes that are not a link message."""
+
+
+class Split(NamedTuple):
+    """`kind` is the head's field number; `head` its bytes; `body` all that follows."""
+
+    kind: int
+    head: bytes
+    body: bytes
+
+
+def split(message: bytes) -> Split:
+    """Raises `MalformedMessage` for anything that does not start with a head field."""
+    if not message:
+        raise MalformedMessage("empty message")
+    tag = message[0]
+    kind = tag >> 3
+    if tag & 7 != 2 or kind not in _HEADS:
+        raise MalformedMessage(f"message starts with tag {tag}, expected a head field")
+    length, start = _varint(message, 1)
+    end = start + length
+    if end > len(message):
+        raise MalformedMessage(f"head of {length} bytes in a message of {len(message)}")
+    return Split(kind, message[start:end], message[end:])
+
+
+def join(kind: int, head: bytes, body: bytes = b"") -> bytes:
+    """The inverse of `split`."""
+    return b"".join((bytes((kind << 3 | 2,)), _encode_varint(len(head)), head, body))
+
+
+def parse(message: bytes) -> LinkMessage:
+    """The whole message. Raises `MalformedMessage`."""
+    try:
+        return LinkMessage.FromString(message)
+    except Exception as error:  # protobuf's DecodeError has no stable import path
+        raise MalformedMessage("not a link message") from error
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 7 * _MAX_VARINT_BYTES, 7):
+        if position >= len(data):
+            raise MalformedMessage("message ends inside a length")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise MalformedMessage("length longer than 10 bytes")
+
+
+def _encode_varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,1 @@
+"""What every SITS process needs: settings, errors, deadlines, registry, RPC and telemetry."""

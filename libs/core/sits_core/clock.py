@@ -1,0 +1,38 @@
+"""One clock: monotonic nanoseconds inside a process, Unix nanoseconds on the wire."""
+
+import time
+from typing import NamedTuple
+
+# The wall clock may jump; what one process measures never should. Stamps are
+# monotonic readings moved to the Unix epoch once, at import.
+_EPOCH_OFFSET_NS = time.time_ns() - time.monotonic_ns()
+
+
+def now_ns() -> int:
+    """Unix nanoseconds that never run backwards within a process."""
+    return time.monotonic_ns() + _EPOCH_OFFSET_NS
+
+
+class Deadline(NamedTuple):
+    """The instant after which nobody waits for an answer. Made once, at the edge."""
+
+    unix_ns: int
+
+    @classmethod
+    def after(cls, seconds: float, now: int | None = None) -> "Deadline":
+        """`seconds` from `now` (Unix ns). A year is as good as for ever; less than 0 is 0."""
+        bounded = min(max(seconds, 0.0), 31_536_000.0)
+        return cls((now_ns() if now is None else now) + int(bounded * 1e9))
+
+    def left_s(self, now: int | None = None) -> float:
+        """Seconds left, never below 0."""
+        return max(0, self.unix_ns - (now_ns() if now is None else now)) / 1e9
+
+    def passed(self, now: int | None = None) -> bool:
+        return self.unix_ns <= (now_ns() if now is None else now)
+
+
+def earliest(first: Deadline | None, second: Deadline | None) -> Deadline | None:
+    if first is None or second is None:
+        return first or second
+    return min(first, second)

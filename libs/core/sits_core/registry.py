@@ -1,0 +1,55 @@
+"""What services share through Redis, and every key they use.
+
+Keys (prefix `sits` is `SITS_REDIS_PREFIX`; the braces keep all of them in one slot):
+  {sits}:lease:<role>:<id>     serialized sits.v1.Lease, TTL `LEASE_TTL_S`
+  {sits}:leases:<role>         sorted set of ids, score = expiry in Unix ms
+  {sits}:topology:<host>       serialized sits.v1.TopologySnapshot, TTL `TOPOLOGY_TTL_S`
+  {sits}:topologies            sorted set of hosts, score = expiry in Unix ms
+  {sits}:strategy              hash: model name, or "" for the default → strategy
+Channel:
+  {sits}:changes               "<kind>" after each change; a hint, subscribers poll as well
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from sits_protos.v1.link_pb2 import Role
+from sits_protos.v1.registry_pb2 import Lease
+from sits_protos.v1.topology_pb2 import TopologySnapshot
+
+LEASE_TTL_S = 6
+LEASE_PERIOD_S = 2.0
+TOPOLOGY_TTL_S = 15
+TOPOLOGY_PERIOD_S = 5.0
+POLL_PERIOD_S = 1.0
+
+
+class RegistryUnavailable(Exception):
+    """Redis did not answer. Callers go on with what they last knew."""
+
+
+class Registry(Protocol):
+    """Shared state with expiry. Every call may raise `RegistryUnavailable`, none blocks
+    longer than a second or two. `sits_core.redis_registry` is the real one,
+    `sits_core.testing.MemoryRegistry` the one for tests."""
+
+    def publish_lease(self, lease: Lease) -> None: ...
+    def withdraw_lease(self, role: Role.ValueType, process_id: str) -> None: ...
+    def leases(self, role: Role.ValueType) -> list[Lease]:
+        """Unexpired ones. Unreadable records are counted and skipped."""
+        ...
+
+    def publish_topology(self, snapshot: TopologySnapshot) -> None: ...
+    def topologies(self) -> list[TopologySnapshot]: ...
+    def set_strategy(self, model: str, strategy: str) -> None: ...
+    def strategies(self) -> Mapping[str, str]: ...
+
+
+class Keeper(Protocol):
+    """Runs until stopped on a thread of its own; survives `RegistryUnavailable`."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+Change = Callable[[], None]

@@ -1,0 +1,209 @@
+"""gRPC servers and channels of the mesh: options, tokens, health, reflection."""
+
+import hmac
+from collections.abc import Callable, Iterable, Sequence
+from concurrent import futures
+from typing import Any, Self
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from sits_core.errors import SitsError
+from sits_core.settings import Settings, SettingsError, is_loopback
+
+log = structlog.get_logger()
+
+AUTHORIZATION = "authorization"
+SERVER_THREADS = 1024
+"""A long-lived stream holds a thread for its life; threads are made on demand."""
+
+Interceptor = grpc.ServerInterceptor[Any, Any]
+Handler = grpc.RpcMethodHandler[Any, Any]
+Options = list[tuple[str, int | str]]
+
+
+def message_options(max_bytes: int) -> Options:
+    return [
+        ("grpc.max_send_message_length", max_bytes),
+        ("grpc.max_receive_message_length", max_bytes),
+    ]
+
+
+def server_options(max_bytes: int) -> Options:
+    """Clients may ping every 10 s, with or without calls; more often is abuse."""
+    return [
+        *message_options(max_bytes),
+        ("grpc.so_reuseport", 0),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 9_000),
+        ("grpc.http2.max_ping_strikes", 2),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.keepalive_time_ms", 7_200_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.max_metadata_size", 16 << 10),
+        ("grpc.absolute_max_metadata_size", 32 << 10),
+    ]
+
+
+def channel_options(max_bytes: int) -> Options:
+    """Pings at 15 s stay above the 10 s that our servers allow; dead peers show in 20 s."""
+    return [
+        *message_options(max_bytes),
+        ("grpc.keepalive_time_ms", 15_000),
+        ("grpc.keepalive_timeout_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1_000),
+        ("grpc.enable_retries", 0),
+        # One TCP connection each, so that links do not share flow control.
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+
+
+def open_channel(address: str, settings: Settings) -> grpc.Channel:
+    return grpc.insecure_channel(address, options=channel_options(settings.max_message_bytes))
+
+
+def token_metadata(token: str | None) -> tuple[tuple[str, str], ...]:
+    return () if token is None else ((AUTHORIZATION, f"Bearer {token}"),)
+
+
+def token_matches(metadata: Iterable[tuple[str, str | bytes]], tokens: Sequence[str]) -> bool:
+    """Whether the call carries one of `tokens`; compares in constant time."""
+    given = next((v for k, v in metadata if k == AUTHORIZATION), "")
+    offered = given if isinstance(given, bytes) else given.encode()
+    matches = [hmac.compare_digest(offered, f"Bearer {token}".encode()) for token in tokens]
+    return any(matches)
+
+
+def require_token_off_loopback(bind: str, settings: Settings, variable: str) -> None:
+    """Raise `SettingsError` when an internal port would be open to the network."""
+    if not is_loopback(bind) and settings.mesh_token is None:
+        raise SettingsError(
+            f"{variable}={bind} can be reached from other machines: set SITS_MESH_TOKEN "
+            "(the same on all services), or bind to 127.0.0.1"
+        )
+
+
+class TokenInterceptor(Interceptor):
+    """Refuses calls without one of the tokens. Health checks and reflection need none."""
+
+    _OPEN = ("/grpc.health.v1.Health/", "/grpc.reflection.")
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        self._tokens = tokens
+        self._refusal = grpc.unary_unary_rpc_method_handler(_refuse)
+        self._stream_refusal = grpc.stream_stream_rpc_method_handler(_refuse)
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Handler | None],
+        details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        if details.method.startswith(self._OPEN) or token_matches(
+            details.invocation_metadata, self._tokens
+        ):
+            return continuation(details)
+        handler = continuation(details)
+        streaming = handler is not None and handler.request_streaming
+        return self._stream_refusal if streaming else self._refusal
+
+
+def _refuse(_request: object, context: grpc.ServicerContext) -> Any:
+    context.abort(grpc.StatusCode.UNAUTHENTICATED, "this call needs a valid bearer token")
+
+
+class ErrorInterceptor(Interceptor):
+    """Turns `SitsError` into its status; anything unknown into INTERNAL without detail."""
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Handler | None],
+        details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        handler = continuation(details)
+        if handler is None or handler.response_streaming or handler.request_streaming:
+            return handler
+        inner = handler.unary_unary
+        if inner is None:
+            return handler
+
+        def call(request: object, context: grpc.ServicerContext) -> Any:
+            try:
+                return inner(request, context)
+            except SitsError as error:
+                context.abort(error.status, error.message)
+            except Exception as error:
+                if type(error) is Exception:  # how context.abort() leaves a handler
+                    raise
+                log.exception("rpc.failed", method=details.method, error=type(error).__name__)
+                context.abort(grpc.StatusCode.INTERNAL, "internal error")
+
+        return grpc.unary_unary_rpc_method_handler(
+            call, handler.request_deserializer, handler.response_serializer
+        )
+
+
+class Server:
+    """A threaded gRPC server with health and, if wanted, reflection.
+
+    Use as a context manager: entering starts it, leaving stops it.
+    """
+
+    def __init__(self, bind: str, settings: Settings, *, tokens: Sequence[str] = ()) -> None:
+        self._bind, self._settings = bind, settings
+        interceptors: list[Interceptor] = [ErrorInterceptor()]
+        if tokens:
+            interceptors.insert(0, TokenInterceptor(tokens))
+        self._server = grpc.server(
+            futures.ThreadPoolExecutor(SERVER_THREADS, thread_name_prefix="grpc"),
+            interceptors=interceptors,
+            options=server_options(settings.max_message_bytes),
+        )
+        self._health = health.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._names: list[str] = [health.SERVICE_NAME]
+        self.port = 0
+
+    def add(
+        self, register: Callable[[Any, grpc.Server], None], servicer: object, name: str
+    ) -> None:
+        """Register a generated servicer; `name` is its full service name."""
+        register(servicer, self._server)
+        self._names.append(name)
+
+    def add_handler(self, handler: grpc.GenericRpcHandler[Any, Any], name: str) -> None:
+        self._server.add_generic_rpc_handlers((handler,))
+        self._names.append(name)
+
+    def set_ready(self, ready: bool) -> None:
+        status = health_pb2.HealthCheckResponse
+        self._health.set("", status.SERVING if ready else status.NOT_SERVING)
+
+    def start(self) -> None:
+        if self._settings.reflection:
+            reflection.enable_server_reflection(
+                (*self._names, reflection.SERVICE_NAME), self._server
+            )
+        try:
+            self.port = self._server.add_insecure_port(self._bind)
+        except RuntimeError:
+            raise SettingsError(
+                f"cannot listen on {self._bind}: is another process using it?"
+            ) from None
+        self._server.start()
+        self.set_ready(False)
+
+    def stop(self, grace_s: float = 1.0) -> None:
+        self._health.enter_graceful_shutdown()
+        self._server.stop(grace_s).wait(grace_s + 1.0)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.stop()

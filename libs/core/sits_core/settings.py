@@ -1,0 +1,112 @@
+"""Settings that all services share, read from `SITS_*` variables."""
+
+import os
+import socket
+from typing import Any, Literal, TypeVar
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+SERVICES = ("preprocess", "dispatcher", "executor", "topology")
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class SettingsError(Exception):
+    """A setting is wrong; the text names the variable and what it expects."""
+
+
+class Settings(BaseSettings):
+    """Base of each service's settings. Frozen; field `x` is variable `SITS_X`."""
+
+    model_config = SettingsConfigDict(env_prefix="SITS_", frozen=True, extra="ignore")
+
+    redis_url: SecretStr | None = Field(
+        default=None, description="redis://, rediss://, unix:// or redis+sentinel:// server"
+    )
+    redis_password_file: str | None = Field(
+        default=None, description="file holding the Redis password, read at every connect"
+    )
+    redis_ca_file: str | None = Field(
+        default=None, description="CA that signed the Redis server certificate"
+    )
+    redis_prefix: str = Field(
+        default="sits",
+        pattern=r"^[a-z0-9][a-z0-9-]{0,62}$",
+        description="first part of every Redis key",
+    )
+    mesh_token: SecretStr | None = Field(
+        default=None, description="shared secret of the services; required off loopback"
+    )
+    admin_token: SecretStr | None = Field(
+        default=None, description="secret for control calls; without it they work on loopback only"
+    )
+    max_message_bytes: int = Field(
+        default=256 << 20,
+        ge=1 << 20,
+        le=(1 << 31) - 1,
+        description="largest gRPC message, on every hop and in both directions",
+    )
+    shm_dir: str = Field(
+        default="/dev/shm",  # noqa: S108 - this is where shared memory lives
+        description="directory for payload pools, shared by services of one host",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="least severe log line written"
+    )
+    log_format: Literal["json", "console"] = Field(default="json", description="shape of log lines")
+    trace_ratio: float = Field(
+        default=0.01,
+        ge=0,
+        le=1,
+        description="share of requests traced when the client does not decide",
+    )
+    trace_ring: int = Field(
+        default=8192, ge=0, le=1 << 20, description="finished spans kept in memory for `sits trace`"
+    )
+    reflection: bool = Field(default=False, description="serve gRPC reflection")
+    drain_grace_s: float = Field(
+        default=10.0, ge=0, description="seconds to finish accepted work after SIGTERM"
+    )
+
+    def secret(self, name: str) -> str | None:
+        value = getattr(self, name)
+        return value.get_secret_value() if value is not None else None
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def load(cls: type[S], service: str, environ: dict[str, str] | None = None, **values: Any) -> S:
+    """Settings of `service`, or `SettingsError` naming the first wrong variable.
+
+    `values` win over the environment. A `SITS_*` variable that is neither shared,
+    nor this service's, nor prefixed with another service's name, is an error.
+    """
+    env = dict(os.environ if environ is None else environ)
+    others = tuple(f"SITS_{s.upper()}_" for s in SERVICES if s != service)
+    known = {f"SITS_{name.upper()}" for name in cls.model_fields}
+    for name in sorted(env):
+        if name.startswith("SITS_") and name not in known and not name.startswith(others):
+            raise SettingsError(
+                f"unknown setting {name}; {service} knows: {', '.join(sorted(known))}"
+            )
+    try:
+        return cls(**values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = "SITS_" + "_".join(str(part) for part in first["loc"]).upper()
+        raise SettingsError(f"{name}: {first['msg']}") from None
+
+
+def host_of(address: str) -> str:
+    """`host` of `host:port` or `[v6]:port`."""
+    return address.rpartition(":")[0].strip("[]")
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach `address` (host:port, or unix:path)."""
+    return address.startswith("unix:") or host_of(address) in LOOPBACK
+
+
+def node_name() -> str:
+    return socket.gethostname()

@@ -1,0 +1,1 @@
+"""Messages of the mesh (`v1`) and of the Open Inference Protocol (`oip`)."""

@@ -1,0 +1,1 @@
+"""Open Inference Protocol messages, in a descriptor pool of their own."""

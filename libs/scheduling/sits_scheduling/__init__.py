@@ -1,0 +1,1 @@
+"""Scheduling layer: plain synchronous decisions over plain data. No I/O, no clock."""

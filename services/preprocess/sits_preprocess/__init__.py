@@ -1,0 +1,1 @@
+"""Stage 1: the front door. Checks requests, forms batches, answers callers."""
