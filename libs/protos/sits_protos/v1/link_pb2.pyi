@@ -379,6 +379,7 @@ class Credit(_message.Message):
     WINDOW_FIELD_NUMBER: _builtins.int
     INSTANCES_FIELD_NUMBER: _builtins.int
     MICRO_BATCH_ROWS_FIELD_NUMBER: _builtins.int
+    SHARED_MEMORY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     version: _builtins.str
     window: _builtins.int
@@ -387,6 +388,8 @@ class Credit(_message.Message):
     """Of these, how many find an idle instance."""
     micro_batch_rows: _builtins.int
     """Largest micro-batch, in rows; 0 = the model's own limit."""
+    shared_memory: _builtins.bool
+    """Payloads may be sent by reference: an executor of this model can read them."""
     def __init__(
         self,
         *,
@@ -395,10 +398,11 @@ class Credit(_message.Message):
         window: _builtins.int = ...,
         instances: _builtins.int = ...,
         micro_batch_rows: _builtins.int = ...,
+        shared_memory: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instances", b"instances", "micro_batch_rows", b"micro_batch_rows", "model", b"model", "version", b"version", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instances", b"instances", "micro_batch_rows", b"micro_batch_rows", "model", b"model", "shared_memory", b"shared_memory", "version", b"version", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -477,6 +481,7 @@ class BatchHeader(_message.Message):
     PAYLOAD_HOST_FIELD_NUMBER: _builtins.int
     PAYLOAD_NUMA_NODE_FIELD_NUMBER: _builtins.int
     FIRST_REQUEST_ID_FIELD_NUMBER: _builtins.int
+    RESULTS_BY_REFERENCE_FIELD_NUMBER: _builtins.int
     batch_id: _builtins.int
     """Chosen by the sender, unique within the stream."""
     model: _builtins.str
@@ -505,6 +510,10 @@ class BatchHeader(_message.Message):
     payload_numa_node: _builtins.int
     first_request_id: _builtins.str
     """Client id of the first request, for explanations."""
+    results_by_reference: _builtins.bool
+    """Outputs may be answered by reference: the sender of the requests can read
+    the executor's pool, and sends Release when it has.
+    """
     def __init__(
         self,
         *,
@@ -525,10 +534,11 @@ class BatchHeader(_message.Message):
         payload_host: _builtins.str = ...,
         payload_numa_node: _builtins.int = ...,
         first_request_id: _builtins.str = ...,
+        results_by_reference: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "close_reason", b"close_reason", "closed_unix_ns", b"closed_unix_ns", "earliest_deadline_unix_ns", b"earliest_deadline_unix_ns", "first_request_id", b"first_request_id", "latest_deadline_unix_ns", b"latest_deadline_unix_ns", "model", b"model", "moves", b"moves", "payload_bytes", b"payload_bytes", "payload_host", b"payload_host", "payload_numa_node", b"payload_numa_node", "priority", b"priority", "requests", b"requests", "rows", b"rows", "tenant", b"tenant", "trace_context", b"trace_context", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "close_reason", b"close_reason", "closed_unix_ns", b"closed_unix_ns", "earliest_deadline_unix_ns", b"earliest_deadline_unix_ns", "first_request_id", b"first_request_id", "latest_deadline_unix_ns", b"latest_deadline_unix_ns", "model", b"model", "moves", b"moves", "payload_bytes", b"payload_bytes", "payload_host", b"payload_host", "payload_numa_node", b"payload_numa_node", "priority", b"priority", "requests", b"requests", "results_by_reference", b"results_by_reference", "rows", b"rows", "tenant", b"tenant", "trace_context", b"trace_context", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
