@@ -1,0 +1,123 @@
+"""Which addresses the services of one machine get, and whether they are free."""
+
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from sits_core.settings import SettingsError, host_of
+
+DEFAULTS = {
+    "SITS_PREPROCESS_BIND": "127.0.0.1:8001",
+    "SITS_PREPROCESS_METRICS_BIND": "127.0.0.1:8002",
+    "SITS_PREPROCESS_CONTROL_BIND": "127.0.0.1:8003",
+    "SITS_DISPATCHER_BIND": "127.0.0.1:8010",
+    "SITS_DISPATCHER_ADMIN_BIND": "127.0.0.1:8080",
+    "SITS_EXECUTOR_BIND": "127.0.0.1:8020",
+    "SITS_EXECUTOR_METRICS_BIND": "127.0.0.1:8021",
+    "SITS_TOPOLOGY_BIND": "127.0.0.1:8030",
+    "SITS_TOPOLOGY_METRICS_BIND": "127.0.0.1:8031",
+}
+EXECUTOR_VARIABLES = ("SITS_EXECUTOR_BIND", "SITS_EXECUTOR_METRICS_BIND")
+EXECUTOR_STEP = 2
+"""Each further executor takes the next pair of ports that nobody else has."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddressBook:
+    """Where everything listens, host:port. `executors` are (serving, metrics) pairs."""
+
+    front: str
+    front_metrics: str
+    front_control: str
+    dispatcher: str
+    admin: str
+    topology: str
+    topology_metrics: str
+    executors: tuple[tuple[str, str], ...]
+
+    def all(self) -> dict[str, str]:
+        """What listens where, by the variable that sets it."""
+        fixed = dict(zip(DEFAULTS, self._fixed(), strict=True))
+        more = {
+            f"{variable} of executor {number}": address
+            for number, pair in enumerate(self.executors)
+            for variable, address in zip(EXECUTOR_VARIABLES, pair, strict=True)
+        }
+        return {k: v for k, v in fixed.items() if v} | more
+
+    def _fixed(self) -> tuple[str, ...]:
+        edge = (self.front, self.front_metrics, self.front_control)
+        return (*edge, self.dispatcher, self.admin, "", "", self.topology, self.topology_metrics)
+
+
+def configured(executors: int, environ: Mapping[str, str]) -> AddressBook:
+    """The default ports, or those that the environment sets."""
+    bind = {name: environ.get(name, default) for name, default in DEFAULTS.items()}
+    taken = {a for name, a in bind.items() if name not in EXECUTOR_VARIABLES}
+    pairs: list[tuple[str, str]] = []
+    pair = tuple(bind[name] for name in EXECUTOR_VARIABLES)
+    while len(pairs) < executors:
+        if not taken & set(pair):
+            pairs.append((pair[0], pair[1]))
+            taken |= set(pair)
+        pair = tuple(_shifted(address) for address in pair)
+    return _book(bind, pairs)
+
+
+def free(executors: int) -> AddressBook:
+    """Loopback ports that nobody uses right now, for tests and demonstrations."""
+    ports = iter(free_ports(len(DEFAULTS) + 2 * executors))
+    bind = {name: f"127.0.0.1:{next(ports)}" for name in DEFAULTS}
+    pairs = [(f"127.0.0.1:{next(ports)}", f"127.0.0.1:{next(ports)}") for _ in range(executors)]
+    return _book(bind, pairs)
+
+
+def free_ports(count: int) -> list[int]:
+    """All held open until the last is known, so that no two are equal."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def require_free(book: AddressBook) -> None:
+    """Raise `SettingsError` naming the first port that someone else holds."""
+    for variable, address in book.all().items():
+        if in_use(address):
+            raise SettingsError(
+                f"{address} is in use: stop the process that has it (is another `sits up` "
+                f"running?), or choose another port with {variable.split()[0]}"
+            )
+
+
+def in_use(address: str) -> bool:
+    """Whether listening there fails; an address that is not ours counts as in use."""
+    host, port = host_of(address), int(address.rpartition(":")[2])
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return True
+    return False
+
+
+def _shifted(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + EXECUTOR_STEP}"
+
+
+def _book(bind: Mapping[str, str], pairs: list[tuple[str, str]]) -> AddressBook:
+    return AddressBook(
+        front=bind["SITS_PREPROCESS_BIND"],
+        front_metrics=bind["SITS_PREPROCESS_METRICS_BIND"],
+        front_control=bind["SITS_PREPROCESS_CONTROL_BIND"],
+        dispatcher=bind["SITS_DISPATCHER_BIND"],
+        admin=bind["SITS_DISPATCHER_ADMIN_BIND"],
+        topology=bind["SITS_TOPOLOGY_BIND"],
+        topology_metrics=bind["SITS_TOPOLOGY_METRICS_BIND"],
+        executors=tuple(pairs),
+    )
