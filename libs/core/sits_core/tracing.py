@@ -51,13 +51,16 @@ class SpanRecord(NamedTuple):
 
 
 class Tracer:
-    """Decides what is sampled, makes ids, keeps finished spans. Safe from any thread."""
+    """Decides what is sampled, makes ids, keeps finished spans. Safe from any thread.
+
+    `ratio` may be set at any time.
+    """
 
     def __init__(
         self, service: str, ring_size: int, ratio: float, rng: random.Random | None = None
     ) -> None:
         self.service = service
-        self._ratio = ratio
+        self.ratio = ratio
         self._rng = rng or random.SystemRandom()
         self._ring: deque[SpanRecord] = deque(maxlen=ring_size)
         self._lock = threading.Lock()
@@ -67,19 +70,20 @@ class Tracer:
         """`sink` gets every finished span, must not block and must not raise."""
         self._sinks = (*self._sinks, sink)
 
-    def incoming(self, traceparent: str | None) -> TraceContext | None:
+    def incoming(self, traceparent: str | None, ratio: float | None = None) -> TraceContext | None:
         """Context of a request at the edge; None = not sampled.
 
-        The client's decision wins; without one, `ratio` of all requests start a trace
-        whose parent span id is zero.
+        The client's decision wins; without one, `ratio` of all requests (the tracer's own
+        unless given) start a trace whose parent span id is zero.
         """
         if traceparent is not None and (match := _TRACEPARENT.match(traceparent)):
             if not int(match[3], 16) & _SAMPLED:
                 return None
             return TraceContext(bytes.fromhex(match[1]), bytes.fromhex(match[2]))
-        if self._ratio <= 0 or self._rng.random() >= self._ratio:
+        share = self.ratio if ratio is None else ratio
+        if share <= 0 or self._rng.random() >= share:
             return None
-        return TraceContext(self._rng.randbytes(16), bytes(8))
+        return self.new_trace()
 
     def new_trace(self) -> TraceContext:
         return TraceContext(self._rng.randbytes(16), bytes(8))
@@ -118,4 +122,4 @@ class Tracer:
         return chosen[-limit:]
 
     def __repr__(self) -> str:
-        return f"<Tracer {self.service} ratio={self._ratio} kept={len(self._ring)}>"
+        return f"<Tracer {self.service} ratio={self.ratio} kept={len(self._ring)}>"
