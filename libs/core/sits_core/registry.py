@@ -23,6 +23,8 @@ TOPOLOGY_TTL_S = 15
 TOPOLOGY_PERIOD_S = 5.0
 POLL_PERIOD_S = 1.0
 
+Change = Callable[[], None]
+
 
 class RegistryUnavailable(Exception):
     """Redis did not answer. Callers go on with what they last knew."""
@@ -43,6 +45,10 @@ class Registry(Protocol):
     def topologies(self) -> list[TopologySnapshot]: ...
     def set_strategy(self, model: str, strategy: str) -> None: ...
     def strategies(self) -> Mapping[str, str]: ...
+    def subscribe(self, on_change: Change) -> Callable[[], None]:
+        """Call `on_change` soon after each change, from another thread; it must not block
+        nor raise. A hint: some may be missing. Returns what ends it. Never raises."""
+        ...
 
 
 class Keeper(Protocol):
@@ -50,6 +56,3 @@ class Keeper(Protocol):
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
-
-
-Change = Callable[[], None]

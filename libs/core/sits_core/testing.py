@@ -1,0 +1,121 @@
+"""Fakes and small helpers for tests. Loopback links are in `sits_channel.testing`."""
+
+import socket
+import time
+from collections.abc import Callable
+
+from sits_core.clock import now_ns
+from sits_core.registry import LEASE_TTL_S, TOPOLOGY_TTL_S, Change, RegistryUnavailable
+from sits_protos.v1.link_pb2 import Role
+from sits_protos.v1.registry_pb2 import Lease
+from sits_protos.v1.topology_pb2 import TopologySnapshot
+
+_POLL_S = 0.005
+
+
+class FakeClock:
+    """Stands for `sits_core.clock.now_ns`: call it to read it, `advance` to move it."""
+
+    def __init__(self, unix_ns: int = 1_700_000_000_000_000_000) -> None:
+        self.unix_ns = unix_ns
+
+    def __call__(self) -> int:
+        return self.unix_ns
+
+    def advance(self, seconds: float) -> None:
+        self.unix_ns += round(seconds * 1e9)
+
+    def __repr__(self) -> str:
+        return f"<FakeClock {self.unix_ns / 1e9:.9f}>"
+
+
+class MemoryRegistry:
+    """A `Registry` in memory with the expiry of the real one.
+
+    While `down` is true every call raises `RegistryUnavailable`, as when Redis is gone.
+    Hints come on the thread that changes something. `on_change` may call the registry.
+    """
+
+    def __init__(self, clock: Callable[[], int] = now_ns) -> None:
+        self.down = False
+        self._clock = clock
+        self._leases: dict[tuple[Role.ValueType, str], tuple[int, bytes]] = {}
+        self._topologies: dict[str, tuple[int, bytes]] = {}
+        self._strategies: dict[str, str] = {}
+        self._subscribers: list[Change] = []
+
+    def publish_lease(self, lease: Lease) -> None:
+        self._check()
+        entry = (self._expiry(LEASE_TTL_S), lease.SerializeToString())
+        self._leases[lease.role, lease.id] = entry
+        self._hint()
+
+    def withdraw_lease(self, role: Role.ValueType, process_id: str) -> None:
+        self._check()
+        self._leases.pop((role, process_id), None)
+        self._hint()
+
+    def leases(self, role: Role.ValueType) -> list[Lease]:
+        self._check()
+        held = sorted(self._leases.items())
+        return [
+            Lease.FromString(data)
+            for (owner, _), (expiry, data) in held
+            if owner == role and expiry > self._clock()
+        ]
+
+    def publish_topology(self, snapshot: TopologySnapshot) -> None:
+        self._check()
+        entry = (self._expiry(TOPOLOGY_TTL_S), snapshot.SerializeToString())
+        self._topologies[snapshot.host] = entry
+        self._hint()
+
+    def topologies(self) -> list[TopologySnapshot]:
+        self._check()
+        held = [data for _, data in sorted(self._topologies.items())]
+        return [TopologySnapshot.FromString(data) for e, data in held if e > self._clock()]
+
+    def set_strategy(self, model: str, strategy: str) -> None:
+        self._check()
+        self._strategies[model] = strategy
+        self._hint()
+
+    def strategies(self) -> dict[str, str]:
+        self._check()
+        return dict(self._strategies)
+
+    def subscribe(self, on_change: Change) -> Callable[[], None]:
+        self._subscribers.append(on_change)
+        return lambda: self._subscribers.remove(on_change)
+
+    def _check(self) -> None:
+        if self.down:
+            raise RegistryUnavailable("the registry of this test is down")
+
+    def _expiry(self, ttl_s: float) -> int:
+        return self._clock() + round(ttl_s * 1e9)
+
+    def _hint(self) -> None:
+        for on_change in tuple(self._subscribers):
+            on_change()
+
+    def __repr__(self) -> str:
+        state = "down" if self.down else "up"
+        return f"<MemoryRegistry {state} {len(self._leases)} leases>"
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float = 10.0, what: str = "") -> None:
+    """Return once `condition()` is true; `AssertionError` when it is not within `timeout_s`."""
+    give_up = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > give_up:
+            raise AssertionError(f"{what or 'the condition'} was not met within {timeout_s} s")
+        time.sleep(_POLL_S)
