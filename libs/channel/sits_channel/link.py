@@ -132,7 +132,7 @@ class LinkClient:
 
 def link_handler(
     service: str, listener: LinkListener, greeting: Callable[[], bytes]
-) -> grpc.GenericRpcHandler[bytes, bytes]:
+) -> "grpc.GenericRpcHandler[bytes, bytes]":
     """Server side: serves `/<service>/Link`. `greeting` makes the first message sent."""
 
     def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:

@@ -3,7 +3,7 @@
 import hmac
 from collections.abc import Callable, Iterable, Sequence
 from concurrent import futures
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 import structlog
@@ -19,8 +19,11 @@ AUTHORIZATION = "authorization"
 SERVER_THREADS = 1024
 """A long-lived stream holds a thread for its life; threads are made on demand."""
 
-Interceptor = grpc.ServerInterceptor[Any, Any]
-Handler = grpc.RpcMethodHandler[Any, Any]
+if TYPE_CHECKING:
+    Interceptor = grpc.ServerInterceptor[Any, Any]
+    Handler = grpc.RpcMethodHandler[Any, Any]
+else:  # generic in the stubs only
+    Interceptor, Handler = grpc.ServerInterceptor, grpc.RpcMethodHandler
 Options = list[tuple[str, int | str]]
 
 
@@ -175,7 +178,7 @@ class Server:
         register(servicer, self._server)
         self._names.append(name)
 
-    def add_handler(self, handler: grpc.GenericRpcHandler[Any, Any], name: str) -> None:
+    def add_handler(self, handler: "grpc.GenericRpcHandler[Any, Any]", name: str) -> None:
         self._server.add_generic_rpc_handlers((handler,))
         self._names.append(name)
 
