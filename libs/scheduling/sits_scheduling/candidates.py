@@ -91,6 +91,9 @@ class ExecutorTable:
     def __len__(self) -> int:
         return len(self._index)
 
+    def __contains__(self, executor_id: str) -> bool:
+        return executor_id in self._index
+
     def __repr__(self) -> str:
         return f"<ExecutorTable {len(self)} executors, {self.batches_in_flight()} batches>"
 
@@ -169,7 +172,10 @@ class ExecutorTable:
         known = self._affinity.get(place)
         if known is None:
             known = np.array(
-                [self._map.affinity(place, e.host, e.device) if e else 0.0 for e in self._executors]
+                [
+                    self._map.affinity(place, e.host, e.device) if e else np.nan
+                    for e in self._executors
+                ]
             )
             self._affinity[place] = known
         return known

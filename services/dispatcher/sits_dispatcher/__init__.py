@@ -1,1 +1,1 @@
-"""tbd"""
+"""Stage 2: decides which executor runs which micro-batch."""

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bsits_protos/v1/common.proto\x12\x07sits.v1\"\x95\x01\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x64\x61tatype\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x10\n\x06inline\x18\x04 \x01(\x0cH\x00\x12(\n\treference\x18\x05 \x01(\x0b\x32\x13.sits.v1.PayloadRefH\x00\x12\x15\n\rrequest_bytes\x18\x06 \x03(\x04\x42\t\n\x07payload\"N\n\nPayloadRef\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0e\n\x06length\x18\x03 \x01(\x04\x12\x12\n\ngeneration\x18\x04 \x01(\x04\"q\n\tParameter\x12\x14\n\nbool_value\x18\x01 \x01(\x08H\x00\x12\x15\n\x0bint64_value\x18\x02 \x01(\x03H\x00\x12\x16\n\x0cstring_value\x18\x03 \x01(\tH\x00\x12\x16\n\x0c\x64ouble_value\x18\x04 \x01(\x01H\x00\x42\x07\n\x05value\"6\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bsits_protos/v1/common.proto\x12\x07sits.v1\"\x95\x01\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x64\x61tatype\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x10\n\x06inline\x18\x04 \x01(\x0cH\x00\x12(\n\treference\x18\x05 \x01(\x0b\x32\x13.sits.v1.PayloadRefH\x00\x12\x15\n\rrequest_bytes\x18\x06 \x03(\x04\x42\t\n\x07payload\"\\\n\nPayloadRef\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0e\n\x06length\x18\x03 \x01(\x04\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\x0c\n\x04skip\x18\x05 \x01(\x04\"q\n\tParameter\x12\x14\n\nbool_value\x18\x01 \x01(\x08H\x00\x12\x15\n\x0bint64_value\x18\x02 \x01(\x03H\x00\x12\x16\n\x0cstring_value\x18\x03 \x01(\tH\x00\x12\x16\n\x0c\x64ouble_value\x18\x04 \x01(\x01H\x00\x42\x07\n\x05value\"6\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,9 +34,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TENSOR']._serialized_start=41
   _globals['_TENSOR']._serialized_end=190
   _globals['_PAYLOADREF']._serialized_start=192
-  _globals['_PAYLOADREF']._serialized_end=270
-  _globals['_PARAMETER']._serialized_start=272
-  _globals['_PARAMETER']._serialized_end=385
-  _globals['_ERROR']._serialized_start=387
-  _globals['_ERROR']._serialized_end=441
+  _globals['_PAYLOADREF']._serialized_end=284
+  _globals['_PARAMETER']._serialized_start=286
+  _globals['_PARAMETER']._serialized_end=399
+  _globals['_ERROR']._serialized_start=401
+  _globals['_ERROR']._serialized_end=455
 # @@protoc_insertion_point(module_scope)

@@ -85,11 +85,14 @@ class PayloadRef(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     LENGTH_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    SKIP_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
     offset: _builtins.int
     length: _builtins.int
     generation: _builtins.int
     """Must equal the slot's generation, before and after reading."""
+    skip: _builtins.int
+    """Bytes of the slot's payload before the ones meant, when a batch was split."""
     def __init__(
         self,
         *,
@@ -97,10 +100,11 @@ class PayloadRef(_message.Message):
         offset: _builtins.int = ...,
         length: _builtins.int = ...,
         generation: _builtins.int = ...,
+        skip: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "length", b"length", "offset", b"offset", "pool", b"pool"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "length", b"length", "offset", b"offset", "pool", b"pool", "skip", b"skip"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

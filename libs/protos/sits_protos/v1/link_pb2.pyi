@@ -476,7 +476,7 @@ class BatchHeader(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     CLOSE_REASON_FIELD_NUMBER: _builtins.int
     CLOSED_UNIX_NS_FIELD_NUMBER: _builtins.int
-    TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
+    TRACE_CONTEXTS_FIELD_NUMBER: _builtins.int
     MOVES_FIELD_NUMBER: _builtins.int
     PAYLOAD_HOST_FIELD_NUMBER: _builtins.int
     PAYLOAD_NUMA_NODE_FIELD_NUMBER: _builtins.int
@@ -501,8 +501,6 @@ class BatchHeader(_message.Message):
     """Tenant with the most rows in the batch."""
     close_reason: Global___CloseReason.ValueType
     closed_unix_ns: _builtins.int
-    trace_context: _builtins.bytes
-    """Context of the first sampled request, see RequestHeader.trace_context."""
     moves: _builtins.int
     """Times this batch was moved because an executor was lost."""
     payload_host: _builtins.str
@@ -514,6 +512,10 @@ class BatchHeader(_message.Message):
     """Outputs may be answered by reference: the sender of the requests can read
     the executor's pool, and sends Release when it has.
     """
+    @_builtins.property
+    def trace_contexts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Contexts of the sampled requests, see RequestHeader.trace_context."""
+
     def __init__(
         self,
         *,
@@ -529,7 +531,7 @@ class BatchHeader(_message.Message):
         tenant: _builtins.str = ...,
         close_reason: Global___CloseReason.ValueType = ...,
         closed_unix_ns: _builtins.int = ...,
-        trace_context: _builtins.bytes = ...,
+        trace_contexts: _abc.Iterable[_builtins.bytes] | None = ...,
         moves: _builtins.int = ...,
         payload_host: _builtins.str = ...,
         payload_numa_node: _builtins.int = ...,
@@ -538,7 +540,7 @@ class BatchHeader(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "close_reason", b"close_reason", "closed_unix_ns", b"closed_unix_ns", "earliest_deadline_unix_ns", b"earliest_deadline_unix_ns", "first_request_id", b"first_request_id", "latest_deadline_unix_ns", b"latest_deadline_unix_ns", "model", b"model", "moves", b"moves", "payload_bytes", b"payload_bytes", "payload_host", b"payload_host", "payload_numa_node", b"payload_numa_node", "priority", b"priority", "requests", b"requests", "results_by_reference", b"results_by_reference", "rows", b"rows", "tenant", b"tenant", "trace_context", b"trace_context", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "close_reason", b"close_reason", "closed_unix_ns", b"closed_unix_ns", "earliest_deadline_unix_ns", b"earliest_deadline_unix_ns", "first_request_id", b"first_request_id", "latest_deadline_unix_ns", b"latest_deadline_unix_ns", "model", b"model", "moves", b"moves", "payload_bytes", b"payload_bytes", "payload_host", b"payload_host", "payload_numa_node", b"payload_numa_node", "priority", b"priority", "requests", b"requests", "results_by_reference", b"results_by_reference", "rows", b"rows", "tenant", b"tenant", "trace_contexts", b"trace_contexts", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,95 @@
+"""`sits.v1.Control` of the dispatcher: state, strategies, and models on all executors."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import grpc
+
+from sits_core.control import BaseControl
+from sits_core.errors import SitsError, Unavailable, from_rpc
+from sits_core.tracing import Tracer
+from sits_dispatcher.mesh import Mesh
+from sits_protos.v1 import control_pb2 as pb
+from sits_protos.v1.control_pb2_grpc import ControlStub
+from sits_protos.v1.link_pb2 import Hello, ModelEntry
+
+T = TypeVar("T")
+
+LOAD_TIMEOUT_S = 600.0
+"""Loading a large model takes minutes."""
+LIST_TIMEOUT_S = 10.0
+
+
+class ExecutorControls:
+    """Calls the Control service of every linked executor at once."""
+
+    def __init__(self, mesh: Mesh, stub: Callable[[str], ControlStub]) -> None:
+        self._mesh, self._stub = mesh, stub
+
+    def call(self, method: Callable[[ControlStub], T]) -> list[T]:
+        """All answers. Raises the first error when any executor failed, `Unavailable`
+        when there is none."""
+        addresses = [m.hello.control_address for m in self._mesh.executors.members()]
+        if not addresses:
+            raise Unavailable("no executor is connected", reason="NO_EXECUTOR")
+        with ThreadPoolExecutor(min(32, len(addresses))) as pool:
+            outcomes = list(pool.map(lambda a: self._one(a, method), addresses))
+        for outcome in outcomes:
+            if isinstance(outcome, SitsError):
+                raise outcome
+        return [outcome for outcome in outcomes if not isinstance(outcome, SitsError)]
+
+    def _one(self, address: str, method: Callable[[ControlStub], T]) -> T | SitsError:
+        try:
+            return method(self._stub(address))
+        except grpc.RpcError as error:
+            return from_rpc(error)
+
+
+class Control(BaseControl):
+    """Answers for the mesh as this dispatcher sees it."""
+
+    def __init__(
+        self, hello: Hello, tracer: Tracer, drain: threading.Event, mesh: Mesh,
+        executors: ExecutorControls,
+    ) -> None:  # fmt: skip
+        super().__init__(hello, tracer, drain)
+        self._mesh, self._executors = mesh, executors
+
+    def GetState(
+        self, request: pb.GetStateRequest, context: grpc.ServicerContext
+    ) -> pb.GetStateResponse:
+        state = super().GetState(request, context)
+        self._mesh.describe(state)
+        return state
+
+    def SetStrategy(
+        self, request: pb.SetStrategyRequest, context: grpc.ServicerContext
+    ) -> pb.SetStrategyResponse:
+        previous = self._mesh.switch(request.strategy, request.model)
+        return pb.SetStrategyResponse(previous=previous, current=request.strategy)
+
+    def LoadModel(
+        self, request: pb.LoadModelRequest, context: grpc.ServicerContext
+    ) -> pb.LoadModelResponse:
+        self._executors.call(lambda stub: stub.LoadModel(request, timeout=LOAD_TIMEOUT_S))
+        return pb.LoadModelResponse()
+
+    def UnloadModel(
+        self, request: pb.UnloadModelRequest, context: grpc.ServicerContext
+    ) -> pb.UnloadModelResponse:
+        self._executors.call(lambda stub: stub.UnloadModel(request, timeout=LOAD_TIMEOUT_S))
+        return pb.UnloadModelResponse()
+
+    def ListRepository(
+        self, request: pb.ListRepositoryRequest, context: grpc.ServicerContext
+    ) -> pb.ListRepositoryResponse:
+        """Each model of the executors' repositories once."""
+        answers = self._executors.call(lambda s: s.ListRepository(request, timeout=LIST_TIMEOUT_S))
+        found: dict[tuple[str, str], ModelEntry] = {}
+        for answer in answers:
+            for model in answer.models:
+                found.setdefault((model.name, model.version), model)
+        return pb.ListRepositoryResponse(models=[found[key] for key in sorted(found)])

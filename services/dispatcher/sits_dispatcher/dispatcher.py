@@ -1,0 +1,243 @@
+"""The dispatcher itself: takes batches from fronts, gives micro-batches to executors,
+brings the results back. Every micro-batch ends in exactly one result, whatever dies."""
+
+import threading
+from collections.abc import Iterable
+from itertools import count
+
+import structlog
+
+from sits_channel import wire
+from sits_core.clock import now_ns
+from sits_core.errors import DeadlineExceeded, SitsError, Unavailable
+from sits_core.tracing import Tracer
+from sits_dispatcher.job import Front, Job, Peer
+from sits_dispatcher.metrics import Metrics
+from sits_dispatcher.micro_batches import Part, micro_batches
+from sits_dispatcher.pending import Pending
+from sits_dispatcher.placer import Placed, Placer
+from sits_dispatcher.settings import DispatcherSettings
+from sits_dispatcher.weights import Weights
+from sits_protos.v1.link_pb2 import BatchHeader, Cancel, LinkMessage, Release, ResultHeader
+from sits_scheduling.candidates import ExecutorTable
+
+log = structlog.get_logger()
+
+
+class Dispatcher:
+    """All state behind one lock; nothing in here waits.
+
+    The lock is held for a decision and a non-blocking write, some tens of microseconds a
+    batch. `table` and `placer` belong to it: others touch them only under `lock`.
+    """
+
+    def __init__(
+        self, settings: DispatcherSettings, table: ExecutorTable, placer: Placer,
+        weights: Weights, tracer: Tracer, metrics: Metrics,
+    ) -> None:  # fmt: skip
+        self.lock = threading.RLock()
+        self.table, self.placer = table, placer
+        self._settings, self._weights = settings, weights
+        self._tracer, self._metrics = tracer, metrics
+        self._executors: dict[str, Peer] = {}
+        self._in_flight: dict[int, Job] = {}
+        self._pending = Pending(settings.dispatcher_max_pending)
+        self._keys = count(1)
+
+    def __repr__(self) -> str:
+        return f"<Dispatcher {len(self._in_flight)} in flight, {self._pending!r}, {self.table!r}>"
+
+    # from fronts
+
+    def batch(self, front: Front, head: bytes, body: bytes) -> None:
+        """Place a batch; its results go to `front`."""
+        header = BatchHeader.FromString(head)
+        with self.lock:
+            limit = self.table.capacity(f"{header.model}/{header.version}")[2]
+            for part in micro_batches(header, body, limit):
+                self._accept(front, part)
+
+    def cancel(self, front: Front, cancel: Cancel) -> None:
+        """Nobody waits for these requests any more; a whole waiting batch is dropped."""
+        with self.lock:
+            if not cancel.requests:
+                for job in self._pending.remove(lambda j: _is(j, front, cancel.batch_id)):
+                    self._metrics.dropped("cancelled")
+                    job.release()
+            for job in self._in_flight.values():
+                if _is(job, front, cancel.batch_id):
+                    self._forward_cancel(job, cancel)
+
+    def release_slots(self, head: bytes) -> None:
+        """Pass a front's Release on to the executor whose slots it names."""
+        with self.lock:
+            peer = self._executors.get(Release.FromString(head).instance)
+            if peer is not None:
+                peer.write(wire.join(wire.RELEASE, head))
+
+    def front_lost(self, front: Front) -> None:
+        """Its waiting batches are dropped, its running ones cancelled."""
+        with self.lock:
+            front.gone = True
+            for job in self._pending.remove(lambda j: j.front is front):
+                job.release()
+            for job in self._in_flight.values():
+                if job.front is front:
+                    self._forward_cancel(job, Cancel())
+
+    # from executors
+
+    def executor_joined(self, executor_id: str, peer: Peer) -> None:
+        with self.lock:
+            self._executors[executor_id] = peer
+
+    def result(self, executor_id: str, head: bytes, body: bytes) -> None:
+        """Bring a result back to the front it belongs to. Late and unknown ones are counted."""
+        header = ResultHeader.FromString(head)
+        with self.lock:
+            job = self._in_flight.pop(header.batch_id, None)
+            if job is None or job.executor != executor_id:
+                self._metrics.dropped("late_result")
+                return
+            job.release()
+            self._metrics.returned(executor_id, job, failed=header.HasField("error"))
+            self._answer(job, header, body)
+            self.pump([job.model])
+
+    def executor_lost(self, executor_id: str) -> None:
+        """Move its unfinished micro-batches to other executors."""
+        with self.lock:
+            self._executors.pop(executor_id, None)
+            lost = [job for job in self._in_flight.values() if job.executor == executor_id]
+            for job in lost:
+                del self._in_flight[job.key]
+                job.release()
+                job.moves += 1
+                self._move(job)
+
+    # time and capacity
+
+    def pump(self, models: Iterable[str] | None = None) -> None:
+        """Place what waits, as far as there is room. Call after capacity grew."""
+        with self.lock:
+            for model in self._pending.models() if models is None else models:
+                while (job := self._pending.first(model)) and self._place(job):
+                    self._pending.pop(model)
+
+    def expire(self, now: int | None = None) -> None:
+        """Refuse waiting jobs whose time is up. Call a few times a second."""
+        moment = now_ns() if now is None else now
+        patience_ns = int(self._settings.dispatcher_wait_s * 1e9)
+        with self.lock:
+            for job in self._pending.remove(lambda j: j.expired(moment)):
+                self._fail(job, _too_late())
+            unserved = {m for m in self._pending.models() if self.table.capacity(m)[0] == 0}
+            given_up = self._pending.remove(
+                lambda j: j.model in unserved and moment - j.received_ns > patience_ns
+            )
+            for job in given_up:
+                self._fail(job, _nobody(job))
+            self._metrics.pending(len(self._pending))
+
+    def counts(self) -> tuple[int, int]:
+        """Micro-batches in flight and waiting."""
+        return len(self._in_flight), len(self._pending)
+
+    # steps
+
+    def _accept(self, front: Front, part: Part) -> None:
+        job = Job(next(self._keys), front, part.header, part.body, part.first)
+        if job.expired(job.received_ns):
+            self._fail(job, _too_late())
+        elif not self._place(job) and not self._pending.add(job):
+            self._fail(job, Unavailable("Exceeds maximum queue size", reason="QUEUE_FULL"))
+
+    def _move(self, job: Job) -> None:
+        if job.front.gone:
+            return
+        if job.expired(now_ns()):
+            self._fail(job, _too_late())
+        elif job.moves > self._settings.dispatcher_max_moves:
+            self._fail(job, Unavailable("the executor was lost, and so were those tried after it"))
+        elif not self._place(job):
+            self._pending.add(job, force=True)
+
+    def _place(self, job: Job) -> bool:
+        """Decide and send. False when no executor has room."""
+        started_ns = now_ns()
+        unreachable: list[str] = []
+        while (placed := self.placer.place(job, unreachable)) is not None:
+            if self._executors[placed.executor].write(self._outgoing(job)).accepted:
+                self._sent(job, placed, started_ns)
+                return True
+            # Its link is full or closing; `pump` comes back to it.
+            job.release()
+            unreachable.append(placed.executor)
+        return False
+
+    def _sent(self, job: Job, placed: Placed, started_ns: int) -> None:
+        job.sent_ns = now_ns()
+        self._in_flight[job.key] = job
+        self._metrics.placed(placed, job)
+        if job.header.trace_contexts:
+            self._trace(job, placed, started_ns)
+
+    def _outgoing(self, job: Job) -> bytes:
+        header = BatchHeader()
+        header.CopyFrom(job.header)
+        header.batch_id, header.moves = job.key, job.moves
+        return wire.join(wire.BATCH, header.SerializeToString(), job.body)
+
+    def _answer(self, job: Job, header: ResultHeader, body: bytes) -> None:
+        header.batch_id = job.header.batch_id
+        header.first_request, header.requests = job.first_request, job.header.requests
+        header.times.dispatcher_received = job.received_ns
+        header.times.dispatcher_sent = job.sent_ns
+        header.times.dispatcher_returned = now_ns()
+        if job.front.gone:
+            return
+        message = wire.join(wire.RESULT, header.SerializeToString(), body)
+        if not job.front.peer.write(message).accepted:
+            # A front that reads nothing. Losing the link makes it send again what is open.
+            self._metrics.dropped("front_full")
+            job.front.peer.close()
+
+    def _fail(self, job: Job, error: SitsError) -> None:
+        self._metrics.refused(error.reason)
+        self._answer(job, ResultHeader(error=error.to_proto(), version=job.header.version), b"")
+
+    def _forward_cancel(self, job: Job, cancel: Cancel) -> None:
+        last = job.first_request + job.header.requests
+        own = [r - job.first_request for r in cancel.requests if job.first_request <= r < last]
+        if cancel.requests and not own:
+            return
+        peer = self._executors.get(job.executor)
+        if peer is not None:
+            message = LinkMessage(cancel=Cancel(batch_id=job.key, requests=own))
+            peer.write(message.SerializeToString())
+
+    def _trace(self, job: Job, placed: Placed, started_ns: int) -> None:
+        attributes: dict[str, str | int | float] = {
+            "strategy": placed.strategy, "instance": placed.executor, "model": job.header.model,
+            "version": job.header.version, "batch_rows": job.header.rows, "moves": job.moves,
+            "waited_us": (started_ns - job.received_ns) // 1000,
+        }  # fmt: skip
+        attributes |= {f"score.{name}": round(value, 4) for name, value in placed.scores.items()}
+        for context in job.traces():
+            self._tracer.record(
+                "dispatcher.place", context, job.received_ns, job.sent_ns, attributes,
+                links=self._weights.origins,
+            )  # fmt: skip
+
+
+def _is(job: Job, front: Front, batch_id: int) -> bool:
+    return job.front is front and job.header.batch_id == batch_id
+
+
+def _too_late() -> DeadlineExceeded:
+    return DeadlineExceeded("Request timeout expired", reason="DEADLINE_EXCEEDED_IN_DISPATCHER")
+
+
+def _nobody(job: Job) -> Unavailable:
+    name = f"model '{job.header.model}' version {job.header.version}"
+    return Unavailable(f"no executor that serves {name} is connected", reason="NO_EXECUTOR")

@@ -1,0 +1,182 @@
+"""The links to executors: finds them, follows them coming and going, brings results back."""
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import grpc
+import structlog
+from google.protobuf.message import DecodeError
+
+from sits_channel import wire
+from sits_channel.link import Link, LinkClient
+from sits_dispatcher.catalog import MergedCatalog
+from sits_dispatcher.dispatcher import Dispatcher
+from sits_protos.v1.link_pb2 import Catalog, Hello, ModelState
+from sits_scheduling.candidates import Executor
+
+log = structlog.get_logger()
+
+METHOD = "/sits.v1.Execute/Link"
+
+
+@dataclass(slots=True)
+class Member:
+    """A linked executor. `hello` comes first on its link, everything else after it."""
+
+    link: Link
+    hello: Hello
+    shares_memory: bool = False
+    results: int = 0
+    errors: int = 0
+
+
+class Executors:
+    """One link client per known address, and the state each executor told us."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        open_channel: Callable[[str], grpc.Channel],
+        metadata: tuple[tuple[str, str], ...],
+        greeting: Callable[[], bytes],
+        shares_memory: Callable[[Hello], bool],
+    ) -> None:
+        self._dispatcher, self._open_channel, self._metadata = dispatcher, open_channel, metadata
+        self._greeting, self._shares_memory = greeting, shares_memory
+        self._clients: dict[str, LinkClient] = {}
+        self._members: dict[Link, Member] = {}
+        self._catalog = MergedCatalog()
+        self._lock = threading.RLock()
+        self.changed: Callable[[], object] = lambda: None
+
+    # membership
+
+    def follow(self, addresses: Iterable[str]) -> None:
+        """Link to exactly these addresses from now on.
+
+        An address whose link is up stays, even when it is no longer named: the executor
+        itself says when it leaves, a lease may only be late.
+        """
+        wanted = set(addresses)
+        with self._lock:
+            for address in wanted - self._clients.keys():
+                client = LinkClient(address, METHOD, self, self._open_channel, self._metadata)
+                self._clients[address] = client
+                client.start()
+            stale = [a for a, c in self._clients.items() if a not in wanted and c.link is None]
+            dropped = [self._clients.pop(address) for address in stale]
+        for client in dropped:
+            client.stop()
+
+    def stop(self) -> None:
+        with self._lock:
+            clients = list(self._clients.values())
+            self._clients.clear()
+        for client in clients:
+            client.stop()
+
+    def members(self) -> list[Member]:
+        with self._lock:
+            return list(self._members.values())
+
+    def addresses(self) -> list[str]:
+        return list(self._clients)
+
+    def catalog(self) -> Catalog:
+        with self._lock:
+            return self._catalog.merged()
+
+    # link listener
+
+    def opened(self, link: Link) -> None:
+        link.write(self._greeting())
+
+    def received(self, link: Link, message: bytes) -> None:
+        try:
+            self._handle(link, wire.split(message))
+        except (wire.MalformedMessage, DecodeError) as error:
+            log.warning("executor.malformed", peer=link.peer, error=str(error))
+            link.close()
+
+    def closed(self, link: Link, reason: str) -> None:
+        with self._lock:
+            member = self._members.pop(link, None)
+        if member is None:
+            return
+        log.warning("executor.lost", executor=member.hello.id, peer=link.peer, reason=reason)
+        self._leave(member.hello.id)
+        self.changed()
+
+    # steps
+
+    def _handle(self, link: Link, message: wire.Split) -> None:
+        if message.kind == wire.HELLO:
+            self._greeted(link, Hello.FromString(message.head))
+            return
+        member = self._members.get(link)
+        if member is None:
+            raise wire.MalformedMessage("expected Hello first")
+        if message.kind == wire.RESULT:
+            member.results += 1
+            self._dispatcher.result(member.hello.id, message.head, message.body)
+        elif message.kind == wire.CATALOG:
+            self._announced(member, Catalog.FromString(message.head))
+        else:
+            log.warning("executor.unexpected", peer=link.peer, kind=message.kind)
+
+    def _greeted(self, link: Link, hello: Hello) -> None:
+        """First Hello: it joins. A later one tells that it drains."""
+        with self._lock:
+            known = self._members.get(link)
+            if known is not None:
+                known.hello = hello
+            else:
+                self._members[link] = Member(link, hello, self._shares_memory(hello))
+        if known is None:
+            self._join(link, hello)
+        elif hello.draining:
+            log.info("executor.draining", executor=hello.id)
+            self._serve_nothing(hello.id)
+        self.changed()
+
+    def _join(self, link: Link, hello: Hello) -> None:
+        with self._dispatcher.lock:
+            self._dispatcher.table.add(Executor(hello.id, hello.host, hello.device))
+            self._dispatcher.executor_joined(hello.id, link)
+        log.info("executor.linked", executor=hello.id, peer=link.peer, device=hello.device)
+
+    def _leave(self, executor_id: str) -> None:
+        with self._lock:
+            self._catalog.leave(executor_id)
+        with self._dispatcher.lock:
+            self._dispatcher.table.remove(executor_id)
+            self._dispatcher.executor_lost(executor_id)
+
+    def _announced(self, member: Member, catalog: Catalog) -> None:
+        if member.hello.draining:
+            return
+        executor_id = member.hello.id
+        with self._lock:
+            before = set(self._catalog.of(executor_id))
+            self._catalog.announce(executor_id, catalog.models)
+        with self._dispatcher.lock:
+            table = self._dispatcher.table
+            for name, version in before:
+                table.serve(executor_id, f"{name}/{version}", 0, 0)
+            for entry in catalog.models:
+                ready = entry.state == ModelState.MODEL_STATE_READY
+                table.serve(
+                    executor_id, f"{entry.name}/{entry.version}",
+                    entry.slots if ready else 0, entry.instances, entry.micro_batch_rows,
+                )  # fmt: skip
+            self._dispatcher.pump()
+        self.changed()
+
+    def _serve_nothing(self, executor_id: str) -> None:
+        with self._lock:
+            own = list(self._catalog.of(executor_id))
+            self._catalog.leave(executor_id)
+        with self._dispatcher.lock:
+            for name, version in own:
+                self._dispatcher.table.serve(executor_id, f"{name}/{version}", 0, 0)

@@ -1,0 +1,81 @@
+"""A micro-batch on its way through the dispatcher."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sits_channel.bounded import Pressure
+from sits_core.clock import now_ns
+from sits_core.tracing import TraceContext
+from sits_protos.v1.link_pb2 import BatchHeader
+from sits_scheduling.affinity import Place
+from sits_scheduling.candidates import Reservation
+
+
+class Peer(Protocol):
+    """Where messages for one front or executor go. `write` never blocks."""
+
+    def write(self, message: bytes) -> Pressure: ...
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Front:
+    """A linked front door."""
+
+    peer: Peer
+    id: str = ""
+    host: str = ""
+    numa_node: int = -1
+    shares_memory: bool = False
+    gone: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """`header` is as the front sent it; `body` is forwarded as it came.
+
+    `first_request` and `header.requests` say which part of the front's batch this is.
+    """
+
+    key: int
+    front: Front
+    header: BatchHeader
+    body: bytes = field(repr=False)
+    first_request: int = 0
+    received_ns: int = field(default_factory=now_ns)
+    sent_ns: int = 0
+    moves: int = 0
+    reservation: Reservation | None = None
+
+    @property
+    def model(self) -> str:
+        return model_key(self.header.model, self.header.version)
+
+    @property
+    def executor(self) -> str:
+        return self.reservation.executor if self.reservation else ""
+
+    @property
+    def place(self) -> Place:
+        header = self.header
+        return Place(header.payload_host or self.front.host, header.payload_numa_node)
+
+    def traces(self) -> Iterator[TraceContext]:
+        """Contexts of its sampled requests."""
+        for data in self.header.trace_contexts:
+            if (context := TraceContext.from_wire(data)) is not None:
+                yield context
+
+    def expired(self, now: int) -> bool:
+        latest = self.header.latest_deadline_unix_ns
+        return latest != 0 and latest <= now
+
+    def release(self) -> None:
+        if self.reservation is not None:
+            self.reservation.release()
+            self.reservation = None
+
+
+def model_key(name: str, version: str) -> str:
+    return f"{name}/{version}"

@@ -1,0 +1,136 @@
+"""The mesh as one dispatcher sees it: ties members, fronts, placement and registry together."""
+
+import threading
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from sits_core.registry import Registry, RegistryUnavailable
+from sits_dispatcher.catalog import credits_for
+from sits_dispatcher.dispatcher import Dispatcher
+from sits_dispatcher.executors import Executors
+from sits_dispatcher.fronts import Fronts
+from sits_dispatcher.job import Front
+from sits_dispatcher.metrics import Metrics
+from sits_dispatcher.weights import Weights
+from sits_protos.v1.control_pb2 import GetStateResponse, PeerState
+from sits_protos.v1.link_pb2 import Credits, Role
+from sits_scheduling.strategies import STRATEGIES
+
+log = structlog.get_logger()
+
+
+class Mesh:
+    """What a dispatcher knows, what it tells, and what it can be told."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, executors: Executors, fronts: Fronts,
+        weights: Weights, registry: Registry | None, metrics: Metrics, static: list[str],
+    ) -> None:  # fmt: skip
+        self.dispatcher, self.executors, self.fronts = dispatcher, executors, fronts
+        self._weights, self._registry, self._metrics = weights, registry, metrics
+        self._static = static
+        self._seen_strategies: Mapping[str, str] = {}
+        self._telling = threading.Lock()
+        self.redis_age_s: Callable[[], float] = lambda: -1.0
+        executors.changed = fronts.changed = self.tell_fronts
+
+    # out
+
+    def tell_fronts(self) -> None:
+        """Models or credits changed: tell every front. Absolute values, so repeats do no harm."""
+        with self._telling:
+            catalog = self.executors.catalog()
+            members = self.executors.members()
+            self._metrics.executors.set(len(members))
+            sharing = any(m.shares_memory for m in members)
+
+            def credits_of(front: Front) -> Credits:
+                with self.dispatcher.lock:
+                    return credits_for(
+                        catalog,
+                        self.dispatcher.table,
+                        len(self.fronts),
+                        front.shares_memory and sharing,
+                    )
+
+            self.fronts.tell(catalog, credits_of)
+
+    # in
+
+    def poll_registry(self) -> None:
+        """Follow leases, weights and strategies. Raises `RegistryUnavailable`."""
+        if self._registry is None:
+            return
+        leases = self._registry.leases(Role.ROLE_EXECUTOR)
+        self.executors.follow([*self._static, *(lease.address for lease in leases)])
+        weights = self._weights.update(self._registry.topologies())
+        if weights is not None:
+            with self.dispatcher.lock:
+                self.dispatcher.table.set_affinity(weights)
+        self._follow_strategies(self._registry.strategies())
+
+    def tick(self) -> None:
+        """Several times a second: refuse what waited too long, refresh gauges."""
+        self.dispatcher.expire()
+        self._metrics.topology_age.set(self._weights.age_s())
+        self._metrics.redis_age.set(self.redis_age_s())
+
+    def switch(self, strategy: str, model: str = "") -> str:
+        """Switch here at once and, through Redis, on every other dispatcher."""
+        with self.dispatcher.lock:
+            previous = self.dispatcher.placer.switch(strategy, model)
+        log.info("strategy.switched", previous=previous, current=strategy, model=model or "all")
+        if self._registry is not None:
+            try:
+                self._registry.set_strategy(model, strategy)
+            except RegistryUnavailable:
+                log.warning("strategy.not_shared", reason="Redis does not answer")
+        return previous
+
+    def _follow_strategies(self, shared: Mapping[str, str]) -> None:
+        """Take over what changed since the last look, so that a local switch made while
+        Redis was away is not undone by an old value."""
+        changed = {m: s for m, s in shared.items() if self._seen_strategies.get(m) != s}
+        self._seen_strategies = dict(shared)
+        for model, strategy in changed.items():
+            if strategy in STRATEGIES:
+                with self.dispatcher.lock:
+                    self.dispatcher.placer.switch(strategy, model)
+            else:
+                log.warning("strategy.unknown", strategy=strategy, model=model)
+
+    # state
+
+    def describe(self, state: GetStateResponse) -> None:
+        """Fill in what an operator asks for."""
+        placer = self.dispatcher.placer
+        state.strategy = placer.default
+        state.model_strategies.update(placer.by_model)
+        state.strategies.extend(sorted(STRATEGIES))
+        state.topology_age_s = self._weights.age_s()
+        state.redis_configured = self._registry is not None
+        state.redis_connected = 0 <= self.redis_age_s() < 5.0
+        state.models.extend(self.executors.catalog().models)
+        state.peers.extend(self._executor_states())
+        state.peers.extend(
+            PeerState(hello=hello, address=address, connected=True, transport="grpc")
+            for address, hello in self.fronts.hellos()
+        )
+
+    def _executor_states(self) -> list[PeerState]:
+        states = []
+        for member in self.executors.members():
+            with self.dispatcher.lock:
+                table = self.dispatcher.table
+                if member.hello.id not in table:
+                    continue
+                batches = table.batches_in_flight(member.hello.id)
+                rows = table.rows_in_flight(member.hello.id)
+            states.append(
+                PeerState(
+                    hello=member.hello, address=member.link.peer, connected=True, transport="grpc",
+                    batches_in_flight=batches, rows_in_flight=rows, batches_total=member.results,
+                )
+            )  # fmt: skip
+        return states

@@ -1,0 +1,72 @@
+"""Metrics of the dispatcher."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from sits_core.metrics import BoundedLabel
+from sits_dispatcher.job import Job
+from sits_dispatcher.placer import Placed
+
+_SECONDS = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 0.5, 2.5)
+
+
+class Metrics:
+    """Label values are bounded; executors that come and go share the overflow in the end."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._model, self._instance = BoundedLabel(), BoundedLabel()
+        self._placed = Counter(
+            "sits_dispatcher_batches",
+            "Micro-batches sent",
+            ["model", "strategy"],
+            registry=registry,
+        )
+        self._rows = Counter("sits_dispatcher_rows", "Rows sent", ["model"], registry=registry)
+        self._returned = Counter(
+            "sits_dispatcher_results",
+            "Results by executor",
+            ["instance", "outcome"],
+            registry=registry,
+        )
+        self._moves = Counter(
+            "sits_dispatcher_moves", "Micro-batches moved off a lost executor", registry=registry
+        )
+        self._refused = Counter(
+            "sits_dispatcher_refused", "Micro-batches refused", ["reason"], registry=registry
+        )
+        self._dropped = Counter(
+            "sits_dispatcher_dropped", "Messages nobody waited for", ["reason"], registry=registry
+        )
+        self._pending = Gauge(
+            "sits_dispatcher_pending", "Micro-batches waiting for an executor", registry=registry
+        )
+        self._decision = Histogram(
+            "sits_dispatcher_wait_seconds", "From receiving a batch to sending it",
+            buckets=_SECONDS, registry=registry,
+        )  # fmt: skip
+        self.topology_age = Gauge(
+            "sits_topology_age_seconds", "Age of the weights in use, -1 = none", registry=registry
+        )
+        self.redis_age = Gauge(
+            "sits_redis_age_seconds", "Since Redis last answered, -1 = never", registry=registry
+        )
+        self.executors = Gauge("sits_dispatcher_executors", "Linked executors", registry=registry)
+
+    def placed(self, placed: Placed, job: Job) -> None:
+        model = self._model(job.header.model)
+        self._placed.labels(model, placed.strategy).inc()
+        self._rows.labels(model).inc(job.header.rows)
+        self._decision.observe((job.sent_ns - job.received_ns) / 1e9)
+        if job.moves:
+            self._moves.inc()
+
+    def returned(self, instance: str, _job: Job, *, failed: bool) -> None:
+        self._returned.labels(self._instance(instance), "error" if failed else "ok").inc()
+
+    def refused(self, reason: str) -> None:
+        self._refused.labels(reason).inc()
+
+    def dropped(self, reason: str) -> None:
+        self._dropped.labels(reason).inc()
+
+    def pending(self, count: int) -> None:
+        self._pending.set(count)

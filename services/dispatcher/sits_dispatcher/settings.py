@@ -1,0 +1,33 @@
+"""Settings of the dispatcher."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from sits_core.settings import Settings
+
+
+class DispatcherSettings(Settings):
+    """See README.md for the table; names are shared with compose and the chart."""
+
+    dispatcher_bind: str = Field(default="127.0.0.1:8010", description="gRPC: Dispatch, Control")
+    dispatcher_admin_bind: str = Field(
+        default="127.0.0.1:8080", description="HTTP: admin calls, /metrics"
+    )
+    dispatcher_executors: str = Field(
+        default="", description="executor addresses besides those found through Redis, comma list"
+    )
+    dispatcher_strategy: Literal["round_robin", "least_loaded", "topo_aware"] = Field(
+        default="topo_aware", description="placement strategy until it is switched"
+    )
+    dispatcher_max_pending: int = Field(
+        default=1024, ge=1, description="micro-batches that may wait for a free executor"
+    )
+    dispatcher_wait_s: float = Field(
+        default=5.0,
+        ge=0,
+        description="seconds a micro-batch waits for an executor of its model",
+    )
+    dispatcher_max_moves: int = Field(
+        default=2, ge=0, description="times a micro-batch moves on when its executor is lost"
+    )
