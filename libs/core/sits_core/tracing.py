@@ -13,9 +13,15 @@ from typing import NamedTuple
 
 Attribute = str | int | float | bool
 
-_TRACEPARENT = re.compile(r"^00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})$")
+# W3C Trace Context. All-zero ids and version ff are invalid; only later versions add fields.
+_TRACEPARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+)
+_TRACEPARENT_LENGTH = 55
+_SAMPLED_DIGITS = frozenset("13579bdf")  # last digit of the flags, lowest bit set
 _SAMPLED = 0x01
 _WIRE_BYTES = 25
+_NO_PARENT = bytes(8)
 
 
 class TraceContext(NamedTuple):
@@ -35,6 +41,19 @@ class TraceContext(NamedTuple):
             return None
         return cls(data[:16], data[16:24])
 
+    @classmethod
+    def from_traceparent(cls, text: str) -> "TraceContext":
+        """Of a well-formed W3C `traceparent`, whatever its sampled flag says."""
+        return cls(bytes.fromhex(text[3:35]), bytes.fromhex(text[36:52]))
+
+
+def is_traceparent(text: str) -> bool:
+    """Whether `text` is well-formed; by the standard anything else counts as absent."""
+    if _TRACEPARENT.match(text) is None:
+        return False
+    rest = text[_TRACEPARENT_LENGTH:]
+    return not rest or (rest[0] == "-" and not text.startswith("00"))
+
 
 class SpanRecord(NamedTuple):
     """One finished span. Times are Unix nanoseconds (`sits_core.clock.now_ns`)."""
@@ -53,7 +72,9 @@ class SpanRecord(NamedTuple):
 class Tracer:
     """Decides what is sampled, makes ids, keeps finished spans. Safe from any thread.
 
-    `ratio` may be set at any time.
+    `ratio` is the share of requests traced when the caller does not decide; with
+    `caller_decides` off it holds for all of them; `enabled` off samples nothing. All
+    three may be set while running.
     """
 
     def __init__(
@@ -61,7 +82,11 @@ class Tracer:
     ) -> None:
         self.service = service
         self.ratio = ratio
-        self._rng = rng or random.SystemRandom()
+        self.enabled = True
+        self.caller_decides = True
+        # Not SystemRandom: a system call for every request. A fork would repeat ids, but
+        # no SITS process forks once it serves (see docs/tracing.md).
+        self._rng = rng or random.Random()  # noqa: S311 - ids must be unique, not secret
         self._ring: deque[SpanRecord] = deque(maxlen=ring_size)
         self._lock = threading.Lock()
         self._sinks: tuple[Callable[[SpanRecord], object], ...] = ()
@@ -73,20 +98,22 @@ class Tracer:
     def incoming(self, traceparent: str | None, ratio: float | None = None) -> TraceContext | None:
         """Context of a request at the edge; None = not sampled.
 
-        The client's decision wins; without one, `ratio` of all requests (the tracer's own
-        unless given) start a trace whose parent span id is zero.
+        `ratio` takes the place of the tracer's own. A trace that starts here has a parent
+        span id of zero.
         """
-        if traceparent is not None and (match := _TRACEPARENT.match(traceparent)):
-            if not int(match[3], 16) & _SAMPLED:
-                return None
-            return TraceContext(bytes.fromhex(match[1]), bytes.fromhex(match[2]))
-        share = self.ratio if ratio is None else ratio
-        if share <= 0 or self._rng.random() >= share:
+        if not self.enabled:
             return None
-        return self.new_trace()
+        if traceparent is None or not is_traceparent(traceparent):
+            return self.new_trace() if self._chosen(ratio) else None
+        asked_for = traceparent[54] in _SAMPLED_DIGITS
+        sampled = asked_for if self.caller_decides else self._chosen(ratio)
+        return TraceContext.from_traceparent(traceparent) if sampled else None
+
+    def _chosen(self, ratio: float | None) -> bool:
+        return self._rng.random() < (self.ratio if ratio is None else ratio)
 
     def new_trace(self) -> TraceContext:
-        return TraceContext(self._rng.randbytes(16), bytes(8))
+        return TraceContext(self._rng.randbytes(16), _NO_PARENT)
 
     def new_span_id(self) -> bytes:
         return self._rng.randbytes(8)
