@@ -1,0 +1,169 @@
+"""What `ModelStatistics` counts: requests, batches and the time they took, by model version."""
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+
+from sits_core.clock import now_ns
+from sits_preprocess.catalog import Model
+from sits_preprocess.request import Answer, Request, Times
+from sits_protos.oip import grpc_service_pb2 as pb
+
+MAX_MODELS = 4096
+"""Model versions counted at once. The one idle for longest makes room, so that models
+that come and go do not pile up."""
+
+MAX_BATCH_SIZES = 256
+"""Batch sizes listed apart for a model; others are counted at the next power of two."""
+
+REMEMBERED_EXECUTIONS = 256
+"""The answers of one execution come together, one after the other on one thread; as many
+threads as there are links may interleave."""
+
+Execution = tuple[str, int, int]
+
+
+class Statistics:
+    """Cumulative counters that only grow. Safe from any thread.
+
+    `record` is called once for every request, when its answer is known; it takes one lock
+    of the model it is about, for about two microseconds.
+    """
+
+    def __init__(self, max_models: int = MAX_MODELS) -> None:
+        self._max_models = max_models
+        self._counters: dict[tuple[str, str], _Counters] = {}
+        self._lock = threading.Lock()
+
+    def record(self, request: Request, answer: Answer) -> None:
+        key = (request.model, request.version)
+        counters = self._counters.get(key) or self._add(key)
+        with counters.lock:
+            counters.count(request, answer)
+
+    def report(self, models: Iterable[Model]) -> pb.ModelStatisticsResponse:
+        """The counters of each of `models`, in their order; zeros for one never asked."""
+        response = pb.ModelStatisticsResponse()
+        for model in models:
+            stats = response.model_stats.add(name=model.name, version=model.version)
+            if counters := self._counters.get((model.name, model.version)):
+                with counters.lock:
+                    counters.write(stats)
+        return response
+
+    def _add(self, key: tuple[str, str]) -> "_Counters":
+        with self._lock:
+            while len(self._counters) >= self._max_models and key not in self._counters:
+                idle = min(self._counters, key=lambda k: self._counters[k].last_ns)
+                del self._counters[idle]
+            return self._counters.setdefault(key, _Counters())
+
+    def __repr__(self) -> str:
+        return f"<Statistics of {len(self._counters)} model versions>"
+
+
+class _Sum:
+    """How often something took place and how long it took in all."""
+
+    __slots__ = ("count", "ns")
+
+    def __init__(self) -> None:
+        self.count = self.ns = 0
+
+    def add(self, ns: int) -> None:
+        self.count += 1
+        # Stages are stamped by different hosts, whose clocks may differ by more than the
+        # stage takes.
+        if ns > 0:
+            self.ns += ns
+
+    def write(self, target: pb.StatisticDuration) -> None:
+        target.count, target.ns = self.count, self.ns
+
+
+class _Compute:
+    """The three parts of an execution."""
+
+    __slots__ = ("infer", "input", "output")
+
+    def __init__(self) -> None:
+        self.input, self.infer, self.output = _Sum(), _Sum(), _Sum()
+
+    def add(self, times: Times) -> None:
+        infer_ended = times.output_started or times.infer_started
+        self.input.add(times.infer_started - times.input_started)
+        self.infer.add(infer_ended - times.infer_started)
+        self.output.add(times.executor_sent - infer_ended)
+
+    def write(self, target: pb.InferStatistics | pb.InferBatchStatistics) -> None:
+        self.input.write(target.compute_input)
+        self.infer.write(target.compute_infer)
+        self.output.write(target.compute_output)
+
+
+class _Counters:
+    """One model version. Callers hold `lock`."""
+
+    __slots__ = (
+        "_batches", "_compute", "_executions", "_fail", "_order", "_queue", "_recent", "_rows",
+        "_success", "last_ns", "lock",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.last_ns = 0
+        self._rows = self._executions = 0
+        self._success, self._fail, self._queue = _Sum(), _Sum(), _Sum()
+        self._compute = _Compute()
+        self._batches: dict[int, _Compute] = {}
+        self._recent: set[Execution] = set()
+        self._order: deque[Execution] = deque()
+
+    def count(self, request: Request, answer: Answer) -> None:
+        times = answer.times
+        ended = times.returned or now_ns()
+        total_ns = ended - request.received_ns
+        if answer.error is None:
+            self._rows += request.rows
+            self._success.add(total_ns)
+        else:
+            self._fail.add(total_ns)
+        if times.infer_started:
+            self.last_ns = max(self.last_ns, ended)
+            queue_ns = times.input_started - (request.queued_ns or request.received_ns)
+            self._queue.add(min(queue_ns, total_ns))
+            self._compute.add(times)
+            self._count_execution(answer)
+
+    def _count_execution(self, answer: Answer) -> None:
+        """Once for all the requests that ran together.
+
+        A batch may run in parts, some of them on the same instance: they differ in when
+        they started.
+        """
+        execution = (answer.instance, answer.batch_id, answer.times.infer_started)
+        if execution in self._recent:
+            return
+        if len(self._order) == REMEMBERED_EXECUTIONS:
+            self._recent.discard(self._order.popleft())
+        self._order.append(execution)
+        self._recent.add(execution)
+        self._executions += 1
+        self._batch(answer.executed_rows).add(answer.times)
+
+    def _batch(self, rows: int) -> _Compute:
+        if rows not in self._batches and len(self._batches) >= MAX_BATCH_SIZES:
+            rows = 1 << (rows - 1).bit_length()
+        return self._batches.setdefault(rows, _Compute())
+
+    def write(self, stats: pb.ModelStatistics) -> None:
+        stats.last_inference = self.last_ns // 1_000_000
+        stats.inference_count, stats.execution_count = self._rows, self._executions
+        self._success.write(stats.inference_stats.success)
+        self._fail.write(stats.inference_stats.fail)
+        self._queue.write(stats.inference_stats.queue)
+        self._compute.write(stats.inference_stats)
+        stats.inference_stats.cache_hit.SetInParent()
+        stats.inference_stats.cache_miss.SetInParent()
+        for rows in sorted(self._batches):
+            self._batches[rows].write(stats.batch_stats.add(batch_size=rows))
