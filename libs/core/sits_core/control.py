@@ -5,6 +5,7 @@ import threading
 import grpc
 
 from sits_core.clock import now_ns
+from sits_core.errors import Unimplemented
 from sits_core.tracing import SpanRecord, Tracer
 from sits_protos.v1 import control_pb2 as pb
 from sits_protos.v1.control_pb2_grpc import ControlServicer
@@ -40,6 +41,31 @@ class BaseControl(ControlServicer):
     def Drain(self, request: pb.DrainRequest, context: grpc.ServicerContext) -> pb.DrainResponse:
         self._drain.set()
         return pb.DrainResponse()
+
+    # Calls of some roles only; those override them.
+
+    def SetStrategy(
+        self, request: pb.SetStrategyRequest, context: grpc.ServicerContext
+    ) -> pb.SetStrategyResponse:
+        raise self._not_here("SetStrategy")
+
+    def LoadModel(
+        self, request: pb.LoadModelRequest, context: grpc.ServicerContext
+    ) -> pb.LoadModelResponse:
+        raise self._not_here("LoadModel")
+
+    def UnloadModel(
+        self, request: pb.UnloadModelRequest, context: grpc.ServicerContext
+    ) -> pb.UnloadModelResponse:
+        raise self._not_here("UnloadModel")
+
+    def ListRepository(
+        self, request: pb.ListRepositoryRequest, context: grpc.ServicerContext
+    ) -> pb.ListRepositoryResponse:
+        raise self._not_here("ListRepository")
+
+    def _not_here(self, call: str) -> Unimplemented:
+        return Unimplemented(f"{self._tracer.service} does not serve {call}")
 
 
 def _span(record: SpanRecord) -> pb.Span:

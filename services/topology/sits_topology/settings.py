@@ -1,0 +1,27 @@
+"""Settings of the topology service: the shared ones and its own."""
+
+from pydantic import Field
+
+from sits_core.registry import TOPOLOGY_PERIOD_S, TOPOLOGY_TTL_S
+from sits_core.settings import Settings
+
+
+class TopologySettings(Settings):
+    topology_bind: str = Field(
+        default="127.0.0.1:8030", description="host:port of Topology and Control"
+    )
+    topology_metrics_bind: str = Field(
+        default="127.0.0.1:8031", description="host:port of Prometheus /metrics"
+    )
+    topology_source: str = Field(
+        default="auto",
+        min_length=1,
+        description="auto (NVML where there is a driver, else sysfs), nvml, sysfs, or a file with "
+        "`nvidia-smi topo -m` text or NCCL topology XML of a machine to imitate",
+    )
+    topology_period_s: float = Field(
+        default=TOPOLOGY_PERIOD_S,
+        gt=0,
+        lt=TOPOLOGY_TTL_S,
+        description="seconds between publications; below the TTL of what is published",
+    )
