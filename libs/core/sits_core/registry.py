@@ -5,9 +5,12 @@ Keys (prefix `sits` is `SITS_REDIS_PREFIX`; the braces keep all of them in one s
   {sits}:leases:<role>         sorted set of ids, score = expiry in Unix ms
   {sits}:topology:<host>       serialized sits.v1.TopologySnapshot, TTL `TOPOLOGY_TTL_S`
   {sits}:topologies            sorted set of hosts, score = expiry in Unix ms
-  {sits}:strategy              hash: model name, or "" for the default → strategy
+  {sits}:strategy              hash: model name, or "" for the default → strategy,
+                               TTL `STRATEGY_TTL_S`, renewed by whoever reads it: a choice
+                               of people lasts as long as there is a mesh
 Channel:
-  {sits}:changes               "<kind>" after each change; a hint, subscribers poll as well
+  {sits}:changes               "lease", "topology" or "strategy" after each change (a lease
+                               that is merely renewed is none); a hint, subscribers poll as well
 """
 
 from collections.abc import Callable, Mapping
@@ -21,6 +24,7 @@ LEASE_TTL_S = 6
 LEASE_PERIOD_S = 2.0
 TOPOLOGY_TTL_S = 15
 TOPOLOGY_PERIOD_S = 5.0
+STRATEGY_TTL_S = 30 * 86_400
 POLL_PERIOD_S = 1.0
 
 Change = Callable[[], None]
