@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from sits_cli.supervisor import Event, Program, Supervisor, ignore, last_lines
 from sits_core.settings import SettingsError
 
 POLL_S = 0.05
+MAX_RESTARTS_BEFORE_READY = 3
 OWN_PREFIX = "SITS_CLI_"
 """Variables of this command, which the services do not know."""
 
@@ -185,21 +187,25 @@ class Mesh:
         return self.pid(name) is not None and health.ready(self._health_addresses()[name])
 
     def wait_ready(
-        self, timeout_s: float, progress: Callable[[list[str]], None] = lambda _waiting: None
-    ) -> None:
-        """Return once every service says it is ready. Raises `MeshFailed`.
-
-        `progress` hears the names that are still waited for.
+        self,
+        timeout_s: float,
+        progress: Callable[[list[str]], None] = lambda _waiting: None,
+        stop: threading.Event | None = None,
+    ) -> float:
+        """Seconds until every service said it is ready, or `stop` was set. `progress` hears
+        the names still waited for. Raises `MeshFailed` when one cannot or takes too long.
         """
-        give_up_s = time.monotonic() + timeout_s
+        start_s = time.monotonic()
+        stop = stop or threading.Event()
         waiting = self.names()
-        while waiting:
+        while waiting and not stop.is_set():
             progress(waiting)
-            self._raise_if_given_up(waiting)
-            if time.monotonic() > give_up_s:
-                raise MeshFailed(self._not_ready(waiting[0], timeout_s))
-            time.sleep(POLL_S)
+            self._raise_if_hopeless(waiting)
+            if time.monotonic() > start_s + timeout_s:
+                raise MeshFailed(f"not ready within {timeout_s:g} s: {self.obituary(waiting[0])}")
+            stop.wait(POLL_S)
             waiting = [name for name in waiting if not self.ready(name)]
+        return time.monotonic() - start_s
 
     def states(self) -> list[ServiceState]:
         """Services in starting order, the private Redis first."""
@@ -225,21 +231,22 @@ class Mesh:
             "preprocess": book.front,
         }
 
-    def _raise_if_given_up(self, names: list[str]) -> None:
+    def _raise_if_hopeless(self, names: list[str]) -> None:
         for name in names:
             child = self._running.child(name)
-            if not child.wanted and child.exit_status is not None:
-                raise MeshFailed(
-                    f"{name} ended with status {child.exit_status}: {self._said(name)}"
-                )
+            if child.exit_status is not None and (
+                not child.wanted or child.restarts >= MAX_RESTARTS_BEFORE_READY
+            ):
+                raise MeshFailed(self.obituary(name))
 
-    def _not_ready(self, name: str, timeout_s: float) -> str:
-        return f"{name} was not ready within {timeout_s:g} s: {self._said(name)}"
-
-    def _said(self, name: str) -> str:
-        log = self._running.child(name).program.log
-        lines = last_lines(log) or ["(it said nothing)"]
-        return "\n  ".join(["its log ends with", *lines, f"all of it: {log}"])
+    def obituary(self, name: str) -> str:
+        """What is known about a service that is not well: status, last words, where to look."""
+        child = self._running.child(name)
+        lines = last_lines(child.program.log) or ["(it said nothing)"]
+        status = "" if child.exit_status is None else f" ended with status {child.exit_status}"
+        return "\n  ".join(
+            [f"{name}{status}, its log ends with", *lines, f"all of it: {child.program.log}"]
+        )
 
     @property
     def _running(self) -> Supervisor:

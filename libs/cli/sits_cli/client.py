@@ -1,0 +1,83 @@
+"""Reaching the services: addresses, tokens, and errors that say what to do next."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import grpc
+
+from sits_core.errors import safe_text
+from sits_core.rpc import message_options, token_metadata
+
+TIMEOUT_S = 5.0
+MAX_MESSAGE_BYTES = (1 << 31) - 1
+ADDRESS_PARTS = 2
+
+
+class CliError(Exception):
+    """The command failed; the text says why and what to do next. Exit status 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A service to talk to. `option` is how the user names another address."""
+
+    role: str
+    address: str
+    option: str = ""
+
+
+def tokens() -> tuple[tuple[str, str], ...]:
+    """Call metadata from SITS_ADMIN_TOKEN, or SITS_MESH_TOKEN, or none."""
+    return token_metadata(
+        os.environ.get("SITS_ADMIN_TOKEN") or os.environ.get("SITS_MESH_TOKEN") or None
+    )
+
+
+@contextmanager
+def reached(place: Place) -> Iterator[grpc.Channel]:
+    """A channel for a few calls; a failed call becomes a `CliError`."""
+    with grpc.insecure_channel(
+        place.address, options=message_options(MAX_MESSAGE_BYTES)
+    ) as channel:
+        try:
+            yield channel
+        except grpc.RpcError as error:
+            raise rpc_failed(error, place) from None
+
+
+def rpc_failed(error: grpc.RpcError, place: Place) -> CliError:
+    code: grpc.StatusCode | None = getattr(error, "code", lambda: None)()
+    details: str | None = getattr(error, "details", lambda: None)()
+    return failed(code.name if code else "UNKNOWN", details or "", place)
+
+
+def failed(code: str, details: str, place: Place) -> CliError:
+    """The error for a call that ended with gRPC status `code`."""
+    said = safe_text(details).strip()
+    if code == "UNAVAILABLE" and unreachable(details):
+        return CliError(nobody_at(place))
+    if code == "UNAUTHENTICATED":
+        return CliError(
+            f"the {place.role} at {place.address} wants a token: "
+            "set SITS_ADMIN_TOKEN (or SITS_MESH_TOKEN) to the one it was started with"
+        )
+    if code == "DEADLINE_EXCEEDED":
+        return CliError(
+            f"the {place.role} at {place.address} did not answer in time: "
+            "`sits status` shows whether it is ready, its log says more"
+        )
+    return CliError(f"{place.role} at {place.address}: {said or code} ({code})")
+
+
+def nobody_at(place: Place) -> str:
+    another = f", or name another one with {place.option}" if place.option else ""
+    return f"no {place.role} at {place.address}: start one with `sits up`{another}"
+
+
+def unreachable(details: str) -> bool:
+    """Whether a status UNAVAILABLE is gRPC's own: it found nobody who could answer."""
+    text = details.lower()
+    signs = ("failed to connect", "connection refused", "dns resolution failed", "socket closed")
+    return any(sign in text for sign in signs)

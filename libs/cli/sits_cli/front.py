@@ -1,0 +1,32 @@
+"""The front door through an ordinary tritonclient, with errors that say what to do."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tritonclient import grpc as triton
+from tritonclient.utils import InferenceServerException, triton_to_np_dtype
+
+from sits_cli.client import Place, failed
+
+# tritonclient has no types.
+Client = Any
+Message = Any
+
+
+@contextmanager
+def connected(place: Place) -> Iterator[Client]:
+    """A client of the front door; its failed calls become `CliError`s."""
+    client = triton.InferenceServerClient(place.address)
+    try:
+        yield client
+    except InferenceServerException as error:
+        code = (error.status() or "").rpartition(".")[2] or "UNKNOWN"
+        raise failed(code, error.message() or "", place) from None
+    finally:
+        client.close()
+
+
+def np_dtype(datatype: str) -> Any:
+    """The numpy type that tritonclient takes for a protocol datatype; None for an unknown one."""
+    return triton_to_np_dtype(datatype)

@@ -1,0 +1,43 @@
+"""The `sits` command: puts the subcommands together and turns failures into exit statuses."""
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from sits_cli.client import CliError
+from sits_cli.commands import infer, models, status, switch, topology, trace, up
+from sits_cli.output import console, literal
+from sits_core.settings import SettingsError
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="sits",
+    help="Run and operate a SITS serving mesh.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("up")(up.up)
+app.command("status")(status.status)
+app.command("models")(models.models)
+app.command("infer")(infer.infer)
+app.command("trace")(trace.trace)
+app.command("topology")(topology.topology)
+app.command("switch")(switch.switch)
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Exit status: 0 fine, 1 failed (stderr says why and what to do), 2 wrong usage."""
+    try:
+        app(args=None if args is None else list(args))
+    except (CliError, SettingsError) as error:
+        console(stderr=True).print(f"[bold red]error:[/] {literal(str(error))}", soft_wrap=True)
+        sys.exit(EXIT_FAILED)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:  # `sits … | head`
+        sys.stderr.close()
+        sys.exit(EXIT_FAILED)

@@ -1,0 +1,73 @@
+"""Fetches spans from all services of a running mesh."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import grpc
+
+from sits_cli.client import MAX_MESSAGE_BYTES, TIMEOUT_S, Place, reached, tokens
+from sits_cli.waterfall import Span, SpanLink, Waterfall, build, linked_traces
+from sits_core.rpc import message_options
+from sits_protos.v1 import control_pb2 as pb
+from sits_protos.v1.control_pb2_grpc import ControlStub
+
+LIMIT = 10_000
+
+
+def state(dispatcher: Place) -> pb.GetStateResponse:
+    with reached(dispatcher) as channel:
+        stub = ControlStub(channel)
+        return stub.GetState(pb.GetStateRequest(), timeout=TIMEOUT_S, metadata=tokens())
+
+
+def control_places(dispatcher: Place, topology: Place) -> list[Place]:
+    """Everything that serves Control, as far as the dispatcher knows; the topology service
+    is not connected to it, so its address has to be known."""
+    found = {dispatcher.address: dispatcher}
+    for peer in state(dispatcher).peers:
+        address = peer.hello.control_address or peer.address
+        found.setdefault(address, Place("peer", address))
+    found.setdefault(topology.address, topology)
+    return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """`silent` are the places that did not answer: their spans are missing."""
+
+    spans: list[Span]
+    silent: tuple[Place, ...]
+
+
+def fetch(places: Iterable[Place], trace_id: bytes = b"", limit: int = LIMIT) -> Fetched:
+    """Spans of one trace, or the newest of all."""
+    request = pb.GetSpansRequest(trace_id=trace_id, limit=limit)
+    answers = [(place, _ask(place, request)) for place in places]
+    spans = [span for _, answer in answers for span in answer or ()]
+    return Fetched(spans, tuple(place for place, answer in answers if answer is None))
+
+
+def waterfall(places: Sequence[Place], trace_id: bytes) -> Waterfall:
+    """The trace and, one step further, the spans in other traces that it points at."""
+    spans = fetch(places, trace_id).spans
+    for other in linked_traces(spans, trace_id):
+        spans += fetch(places, other).spans
+    return build(trace_id, spans)
+
+
+def _ask(place: Place, request: pb.GetSpansRequest) -> list[Span] | None:
+    options = message_options(MAX_MESSAGE_BYTES)
+    with grpc.insecure_channel(place.address, options=options) as channel:
+        try:
+            answer = ControlStub(channel).GetSpans(request, timeout=TIMEOUT_S, metadata=tokens())
+        except grpc.RpcError:
+            return None
+    return [_span(answer.service, span) for span in answer.spans]
+
+
+def _span(service: str, span: pb.Span) -> Span:
+    return Span(
+        service, span.name, span.trace_id, span.span_id, span.parent_id,
+        span.start_unix_ns, span.end_unix_ns, dict(span.attributes),
+        tuple(SpanLink(link.trace_id, link.span_id) for link in span.links), span.error,
+    )  # fmt: skip
