@@ -1,0 +1,58 @@
+"""Settings of the front door."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from sits_core.settings import Settings
+
+
+class PreprocessSettings(Settings):
+    """What `preprocess` reads from `SITS_*` variables."""
+
+    preprocess_bind: str = Field(
+        default="127.0.0.1:8001",
+        description="host:port of the Open Inference Protocol and of sits.v1.Inference",
+    )
+    preprocess_metrics_bind: str = Field(
+        default="127.0.0.1:8002", description="host:port of Prometheus /metrics"
+    )
+    preprocess_control_bind: str = Field(
+        default="127.0.0.1:8003", description="host:port of sits.v1.Control"
+    )
+    preprocess_dispatchers: str = Field(
+        default="127.0.0.1:8010", description="dispatchers to link to, host:port, comma separated"
+    )
+    preprocess_transport: Literal["grpcio", "native"] = Field(
+        default="grpcio",
+        description="HTTP/2 engine of the front port: the reference, or the fast one in Rust",
+    )
+    preprocess_api_keys_file: str | None = Field(
+        default=None,
+        description="JSON object of API key to tenant; when set, inference needs one of the keys",
+    )
+    preprocess_default_tenant: str = Field(
+        default="bronze",
+        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        description="tenant of requests that name none",
+    )
+    preprocess_default_timeout_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="time limit of requests that bring none, seconds; 0 = no limit",
+    )
+    preprocess_allow_client_shm: bool = Field(
+        default=False,
+        description="let clients of this host register their own shared memory",
+    )
+    preprocess_stream_requests: int = Field(
+        default=256,
+        ge=1,
+        le=100_000,
+        description="unanswered requests a stream may have before it is not read any further",
+    )
+    preprocess_stream_bytes: int = Field(
+        default=64 << 20,
+        ge=1 << 20,
+        description="bytes of unanswered requests a stream may have before it is not read further",
+    )
