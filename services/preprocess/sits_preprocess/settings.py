@@ -56,3 +56,29 @@ class PreprocessSettings(Settings):
         ge=1 << 20,
         description="bytes of unanswered requests a stream may have before it is not read further",
     )
+    preprocess_batch_window_us: int = Field(
+        default=0,
+        ge=0,
+        le=10_000_000,
+        description="how long the first request of a batch waits for company even when an "
+        "instance is free, µs; a model's max_queue_delay_microseconds wins",
+    )
+    preprocess_batch_close_requests: int = Field(
+        default=8, ge=0, description="requests that end that wait early; 0 = never"
+    )
+    preprocess_batch_close_bytes: int = Field(
+        default=4096, ge=0, description="payload bytes that end that wait early; 0 = never"
+    )
+    preprocess_max_batch_bytes: int = Field(
+        default=64 << 20, ge=1, description="payload bytes in one batch of several requests"
+    )
+    preprocess_max_queue: int = Field(
+        default=4096,
+        ge=1,
+        description="requests of one model that may wait; a model's max_queue_size wins",
+    )
+    preprocess_wait_s: float = Field(
+        default=5.0,
+        ge=0,
+        description="seconds that requests wait for a dispatcher or executor that went away",
+    )

@@ -1,0 +1,163 @@
+"""Requests into one columnar batch message, and a result message into their answers."""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from google.protobuf.message import DecodeError
+
+from sits_channel import wire
+from sits_core.errors import Internal, from_proto
+from sits_preprocess.request import Answer, ParameterValue, Request, TensorData, Times
+from sits_protos.v1.common_pb2 import Parameter, Tensor
+from sits_protos.v1.link_pb2 import BatchHeader, CloseReason, LinkMessage, ResultHeader
+
+BYTES = "BYTES"
+
+
+def batch_key(request: Request, batches: bool) -> Hashable:
+    """Requests with equal keys may share a run; unbatched models need no key."""
+    if not batches:
+        return None
+    inputs = tuple((t.name, t.datatype, t.shape[1:]) for t in request.inputs)
+    return inputs, tuple(sorted(request.parameters.items())) if request.parameters else ()
+
+
+def build(
+    batch_id: int, requests: Sequence[Request], reason: CloseReason.ValueType, now: int
+) -> bytes:
+    """The message for a batch of requests with equal keys."""
+    message = LinkMessage()
+    _fill_header(message.batch, batch_id, requests, reason, now)
+    for request in requests:
+        message.requests.add(
+            id=request.id,
+            tenant=request.tenant,
+            priority=request.priority,
+            deadline_unix_ns=request.deadline.unix_ns if request.deadline else 0,
+            rows=request.rows,
+            trace_context=request.trace.to_wire() if request.trace else b"",
+            received_unix_ns=request.received_ns,
+            queued_unix_ns=request.queued_ns,
+            outputs=request.outputs,
+            parameters=_parameters(request.parameters) if request.parameters else None,
+        )
+    total = message.batch.rows
+    for column in zip(*(r.inputs for r in requests), strict=True):
+        _fill_tensor(message.inputs.add(), column, total if len(requests) > 1 else None)
+    return message.SerializeToString()
+
+
+def answers(
+    header: ResultHeader, body: bytes, requests: Sequence[Request], closed: int, now: int
+) -> list[Answer]:
+    """One answer per request of the part that `header` names, in order."""
+    times = _times(header, closed, now)
+    if header.HasField("error"):
+        failed = Answer(error=from_proto(header.error), times=times, instance=header.instance)
+        return [failed] * len(requests)
+    try:
+        message = wire.parse(body)
+        return list(_split(header, message, requests, times))
+    except (wire.MalformedMessage, DecodeError, ValueError):
+        broken = Answer(error=Internal("the executor's answer does not fit its batch"), times=times)
+        return [broken] * len(requests)
+
+
+def _split(
+    header: ResultHeader, message: LinkMessage, requests: Sequence[Request], times: Times
+) -> Iterator[Answer]:
+    if len(message.results) != len(requests):
+        raise ValueError("one result for each request")
+    rows = [0 if r.HasField("error") else r.rows for r in message.results]
+    columns = [_column(tensor, rows) for tensor in message.outputs]
+    position = 0
+    for request, result in zip(requests, message.results, strict=True):
+        if result.HasField("error"):
+            yield Answer(error=from_proto(result.error), times=times, instance=header.instance)
+            continue
+        wanted = request.outputs or range(len(columns))
+        yield Answer(
+            outputs=tuple(columns[i][position] for i in wanted),
+            times=times,
+            batch_id=header.execution,
+            executed_rows=header.executed_rows,
+            instance=header.instance,
+        )
+        position += 1
+
+
+def _column(tensor: Tensor, rows: Sequence[int]) -> list[TensorData]:
+    """The parts of one output, one per successful request."""
+    data = memoryview(tensor.inline)
+    counts = [r for r in rows if r]
+    if len(counts) == 1:
+        return [TensorData(tensor.name, tensor.datatype, tuple(tensor.shape), data)]
+    sizes = list(tensor.request_bytes) or _proportional(len(data), counts)
+    if len(sizes) != len(counts) or sum(sizes) != len(data):
+        raise ValueError("sizes of an output")
+    inner = tuple(tensor.shape)[1:]
+    return [
+        TensorData(tensor.name, tensor.datatype, (count, *inner), data[end - size : end])
+        for count, size, end in zip(counts, sizes, accumulate(sizes), strict=True)
+    ]
+
+
+def _proportional(length: int, counts: Sequence[int]) -> list[int]:
+    row = length // sum(counts) if counts else 0
+    return [count * row for count in counts]
+
+
+def _fill_header(
+    header: BatchHeader,
+    batch_id: int,
+    requests: Sequence[Request],
+    reason: CloseReason.ValueType,
+    now: int,
+) -> None:
+    first = requests[0]
+    deadlines = [r.deadline.unix_ns if r.deadline else 0 for r in requests]
+    header.batch_id, header.model, header.version = batch_id, first.model, first.version
+    header.requests, header.rows = len(requests), sum(r.rows for r in requests)
+    header.payload_bytes = sum(r.payload_bytes for r in requests)
+    header.latest_deadline_unix_ns = max(deadlines) if all(deadlines) else 0
+    header.earliest_deadline_unix_ns = min((d for d in deadlines if d), default=0)
+    header.priority = min(r.priority for r in requests)
+    header.tenant = first.tenant
+    header.close_reason, header.closed_unix_ns = reason, now
+    header.trace_contexts.extend(r.trace.to_wire() for r in requests if r.trace)
+    header.payload_numa_node = -1
+    header.first_request_id = first.id[:256]
+
+
+def _fill_tensor(tensor: Tensor, column: Sequence[TensorData], rows: int | None) -> None:
+    """`rows` None = one request, whose shape is literal."""
+    first = column[0]
+    tensor.name, tensor.datatype = first.name, first.datatype
+    tensor.shape[:] = first.shape if rows is None else (rows, *first.shape[1:])
+    tensor.inline = bytes(first.data) if rows is None else b"".join(t.data for t in column)
+    if first.datatype == BYTES:
+        tensor.request_bytes[:] = [len(t.data) for t in column]
+
+
+def _parameters(values: Mapping[str, ParameterValue]) -> dict[str, Parameter]:
+    return {name: _parameter(value) for name, value in values.items()}
+
+
+def _parameter(value: ParameterValue) -> Parameter:
+    match value:
+        case bool():
+            return Parameter(bool_value=value)
+        case int():
+            return Parameter(int64_value=value)
+        case float():
+            return Parameter(double_value=value)
+        case str():
+            return Parameter(string_value=value)
+
+
+def _times(header: ResultHeader, closed: int, now: int) -> Times:
+    t = header.times
+    return Times(
+        closed, t.dispatcher_received, t.dispatcher_sent, t.executor_received, t.input_started,
+        t.infer_started, t.output_started, t.executor_sent, t.dispatcher_returned, now,
+    )  # fmt: skip

@@ -1,0 +1,32 @@
+"""Metrics of batching at the front door."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from sits_scheduling.batching import CloseReason
+
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class EngineMetrics:
+    """Counted once per batch, not per request."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        closed = Counter(
+            "sits_batch_closed", "Batches by why they were closed", ["reason"], registry=registry
+        )
+        self._closed = {reason: closed.labels(reason.name.lower()) for reason in CloseReason}
+        self._requests = Histogram(
+            "sits_batch_requests", "Requests in a batch", buckets=_SIZES, registry=registry
+        )
+        self._rows = Histogram(
+            "sits_batch_rows", "Rows in a batch", buckets=_SIZES, registry=registry
+        )
+        self.queued = Gauge("sits_preprocess_queued", "Requests not sent yet", registry=registry)
+        self.late_results = Counter(
+            "sits_preprocess_late_results", "Results nobody waited for", registry=registry
+        )
+
+    def closed(self, reason: CloseReason, requests: int, rows: int) -> None:
+        self._closed[reason].inc()
+        self._requests.observe(requests)
+        self._rows.observe(rows)
