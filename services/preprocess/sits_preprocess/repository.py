@@ -121,7 +121,7 @@ class Repository:
 
     def _call(
         self,
-        method: grpc.UnaryUnaryMultiCallable[Request, Response],
+        method: "grpc.UnaryUnaryMultiCallable[Request, Response]",
         request: Request,
         limit: Deadline,
     ) -> Response:
