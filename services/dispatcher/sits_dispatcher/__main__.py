@@ -1,15 +1,104 @@
-"""Builds a dispatcher from its settings and runs it."""
+"""`python -m sits_dispatcher`: builds the service from its settings and runs it."""
 
+import random
 import threading
+from collections.abc import Callable
+from importlib.metadata import version
 
-import structlog
-
+from sits_channel.link import link_handler
+from sits_core.identity import host_id, new_process_id
+from sits_core.keepers import Follower, Periodic
+from sits_core.metrics import ProcessRegistry
+from sits_core.process import run
+from sits_core.redis_registry import connect
+from sits_core.rpc import Server, open_channel, require_token_off_loopback, token_metadata
+from sits_core.tracing import Tracer
+from sits_dispatcher.admin import AdminServer, build
+from sits_dispatcher.control import Control, ExecutorControls
+from sits_dispatcher.dispatcher import Dispatcher
+from sits_dispatcher.executors import Executors
+from sits_dispatcher.fronts import Fronts
+from sits_dispatcher.mesh import Mesh
+from sits_dispatcher.metrics import Metrics
+from sits_dispatcher.placer import Placer
 from sits_dispatcher.settings import DispatcherSettings
-
-log = structlog.get_logger()
+from sits_dispatcher.weights import Weights
+from sits_protos.v1.control_pb2_grpc import add_ControlServicer_to_server
+from sits_protos.v1.link_pb2 import Hello, LinkMessage, Role
+from sits_scheduling.candidates import ExecutorTable
 
 TICK_S = 0.05
+DRAIN_POLL_S = 0.05
 
 
 def serve(settings: DispatcherSettings, stop: threading.Event) -> None:
-    """Run until `stop`."""
+    require_token_off_loopback(settings.dispatcher_bind, settings, "SITS_DISPATCHER_BIND")
+    tracer = Tracer("dispatcher", settings.trace_ring, settings.trace_ratio)
+    registry = ProcessRegistry()
+    own = hello(settings)
+    mesh = build_mesh(settings, own, tracer, registry)
+    follower = Follower(mesh.registry, mesh.poll_registry)
+    mesh.redis_age_s = lambda: follower.age_s
+    ticker = Periodic(mesh.tick, TICK_S, "dispatcher ticker")
+    admin = AdminServer(build(mesh, settings, registry), settings.dispatcher_admin_bind)
+    control = Control(own, tracer, stop, mesh, ExecutorControls(mesh, settings))
+    admin.start()
+    with build_server(settings, mesh, control, own) as server:
+        mesh.executors.follow(mesh.static)
+        follower.start()
+        ticker.start()
+        server.set_ready(True)
+        stop.wait()
+        server.set_ready(False)
+        mesh.dispatcher.wait_idle(settings.drain_grace_s)
+        follower.stop()
+        mesh.executors.stop()
+    ticker.stop()
+    admin.stop()
+
+
+def build_mesh(
+    settings: DispatcherSettings, own: Hello, tracer: Tracer, registry: ProcessRegistry
+) -> Mesh:
+    table, weights, metrics = ExecutorTable(), Weights(), Metrics(registry)
+    placer = Placer(table, settings.dispatcher_strategy, random.Random())  # noqa: S311 - ties only
+    dispatcher = Dispatcher(settings, table, placer, weights, tracer, metrics)
+    executors = Executors(
+        dispatcher,
+        lambda address: open_channel(address, settings),
+        token_metadata(settings.secret("mesh_token")),
+        greeting(own),
+    )
+    static = [a.strip() for a in settings.dispatcher_executors.split(",") if a.strip()]
+    shared = connect(settings, registry)
+    return Mesh(dispatcher, executors, Fronts(dispatcher), weights, shared, metrics, static)
+
+
+def build_server(settings: DispatcherSettings, mesh: Mesh, control: Control, own: Hello) -> Server:
+    tokens = [token for name in ("mesh_token", "admin_token") if (token := settings.secret(name))]
+    server = Server(settings.dispatcher_bind, settings, tokens=tokens)
+    server.add_handler(
+        link_handler("sits.v1.Dispatch", mesh.fronts, greeting(own)), "sits.v1.Dispatch"
+    )
+    server.add(add_ControlServicer_to_server, control, "sits.v1.Control")
+    return server
+
+
+def greeting(own: Hello) -> Callable[[], bytes]:
+    """Makes the first message of a link."""
+    return LinkMessage(hello=own).SerializeToString
+
+
+def hello(settings: DispatcherSettings) -> Hello:
+    return Hello(
+        role=Role.ROLE_DISPATCHER,
+        id=new_process_id("dispatcher"),
+        host=host_id(),
+        numa_node=-1,
+        software_version=version("sits-dispatcher"),
+        control_address=settings.dispatcher_bind,
+    )
+
+
+if __name__ == "__main__":
+    run("dispatcher", DispatcherSettings, serve)

@@ -9,6 +9,8 @@ import grpc
 
 from sits_core.control import BaseControl
 from sits_core.errors import SitsError, Unavailable, from_rpc
+from sits_core.rpc import open_channel, token_metadata
+from sits_core.settings import Settings
 from sits_core.tracing import Tracer
 from sits_dispatcher.mesh import Mesh
 from sits_protos.v1 import control_pb2 as pb
@@ -23,10 +25,13 @@ LIST_TIMEOUT_S = 10.0
 
 
 class ExecutorControls:
-    """Calls the Control service of every linked executor at once."""
+    """Calls the Control service of every linked executor at once. Keeps its channels."""
 
-    def __init__(self, mesh: Mesh, stub: Callable[[str], ControlStub]) -> None:
-        self._mesh, self._stub = mesh, stub
+    def __init__(self, mesh: Mesh, settings: Settings) -> None:
+        self._mesh, self._settings = mesh, settings
+        self._stubs: dict[str, ControlStub] = {}
+        token = settings.secret("admin_token") or settings.secret("mesh_token")
+        self.metadata = token_metadata(token)
 
     def call(self, method: Callable[[ControlStub], T]) -> list[T]:
         """All answers. Raises the first error when any executor failed, `Unavailable`
@@ -42,8 +47,11 @@ class ExecutorControls:
         return [outcome for outcome in outcomes if not isinstance(outcome, SitsError)]
 
     def _one(self, address: str, method: Callable[[ControlStub], T]) -> T | SitsError:
+        stub = self._stubs.get(address)
+        if stub is None:
+            stub = self._stubs[address] = ControlStub(open_channel(address, self._settings))
         try:
-            return method(self._stub(address))
+            return method(stub)
         except grpc.RpcError as error:
             return from_rpc(error)
 
@@ -74,20 +82,29 @@ class Control(BaseControl):
     def LoadModel(
         self, request: pb.LoadModelRequest, context: grpc.ServicerContext
     ) -> pb.LoadModelResponse:
-        self._executors.call(lambda stub: stub.LoadModel(request, timeout=LOAD_TIMEOUT_S))
+        metadata = self._executors.metadata
+        self._executors.call(
+            lambda stub: stub.LoadModel(request, timeout=LOAD_TIMEOUT_S, metadata=metadata)
+        )
         return pb.LoadModelResponse()
 
     def UnloadModel(
         self, request: pb.UnloadModelRequest, context: grpc.ServicerContext
     ) -> pb.UnloadModelResponse:
-        self._executors.call(lambda stub: stub.UnloadModel(request, timeout=LOAD_TIMEOUT_S))
+        metadata = self._executors.metadata
+        self._executors.call(
+            lambda stub: stub.UnloadModel(request, timeout=LOAD_TIMEOUT_S, metadata=metadata)
+        )
         return pb.UnloadModelResponse()
 
     def ListRepository(
         self, request: pb.ListRepositoryRequest, context: grpc.ServicerContext
     ) -> pb.ListRepositoryResponse:
         """Each model of the executors' repositories once."""
-        answers = self._executors.call(lambda s: s.ListRepository(request, timeout=LIST_TIMEOUT_S))
+        metadata = self._executors.metadata
+        answers = self._executors.call(
+            lambda stub: stub.ListRepository(request, timeout=LIST_TIMEOUT_S, metadata=metadata)
+        )
         found: dict[tuple[str, str], ModelEntry] = {}
         for answer in answers:
             for model in answer.models:

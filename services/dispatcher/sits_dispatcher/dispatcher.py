@@ -2,13 +2,14 @@
 brings the results back. Every micro-batch ends in exactly one result, whatever dies."""
 
 import threading
+import time
 from collections.abc import Iterable
 from itertools import count
 
 import structlog
 
 from sits_channel import wire
-from sits_core.clock import now_ns
+from sits_core.clock import Deadline, now_ns
 from sits_core.errors import DeadlineExceeded, SitsError, Unavailable
 from sits_core.tracing import Tracer
 from sits_dispatcher.job import Front, Job, Peer
@@ -22,6 +23,8 @@ from sits_protos.v1.link_pb2 import BatchHeader, Cancel, LinkMessage, Release, R
 from sits_scheduling.candidates import ExecutorTable
 
 log = structlog.get_logger()
+
+_IDLE_POLL_S = 0.02
 
 
 class Dispatcher:
@@ -138,6 +141,13 @@ class Dispatcher:
             for job in given_up:
                 self._fail(job, _nobody(job))
             self._metrics.pending(len(self._pending))
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait for all results to come back. False when the time was not enough."""
+        deadline = Deadline.after(timeout_s)
+        while any(self.counts()) and not deadline.passed():
+            time.sleep(_IDLE_POLL_S)
+        return not any(self.counts())
 
     def counts(self) -> tuple[int, int]:
         """Micro-batches in flight and waiting."""

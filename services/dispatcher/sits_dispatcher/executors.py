@@ -40,10 +40,9 @@ class Executors:
         open_channel: Callable[[str], grpc.Channel],
         metadata: tuple[tuple[str, str], ...],
         greeting: Callable[[], bytes],
-        shares_memory: Callable[[Hello], bool],
     ) -> None:
         self._dispatcher, self._open_channel, self._metadata = dispatcher, open_channel, metadata
-        self._greeting, self._shares_memory = greeting, shares_memory
+        self._greeting = greeting
         self._clients: dict[str, LinkClient] = {}
         self._members: dict[Link, Member] = {}
         self._catalog = MergedCatalog()
@@ -132,7 +131,7 @@ class Executors:
             if known is not None:
                 known.hello = hello
             else:
-                self._members[link] = Member(link, hello, self._shares_memory(hello))
+                self._members[link] = Member(link, hello)
         if known is None:
             self._join(link, hello)
         elif hello.draining:

@@ -18,8 +18,8 @@ log = structlog.get_logger()
 class Fronts:
     """Listener of the Dispatch links."""
 
-    def __init__(self, dispatcher: Dispatcher, shares_memory: Callable[[Hello], bool]) -> None:
-        self._dispatcher, self._shares_memory = dispatcher, shares_memory
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
         self._fronts: dict[Link, Front] = {}
         self._hellos: dict[Link, Hello] = {}
         self._lock = threading.Lock()
@@ -74,7 +74,6 @@ class Fronts:
 
     def _greeted(self, link: Link, front: Front, hello: Hello) -> None:
         front.id, front.host, front.numa_node = hello.id, hello.host, hello.numa_node
-        front.shares_memory = self._shares_memory(hello)
         self._hellos[link] = hello
         log.info("front.linked", front=hello.id, peer=link.peer)
         self.changed()

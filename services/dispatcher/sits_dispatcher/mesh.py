@@ -1,5 +1,6 @@
 """The mesh as one dispatcher sees it: ties members, fronts, placement and registry together."""
 
+import math
 import threading
 from collections.abc import Callable, Mapping
 
@@ -19,6 +20,9 @@ from sits_scheduling.strategies import STRATEGIES
 
 log = structlog.get_logger()
 
+CONNECTED_S = 5.0
+"""Redis counts as connected this long after its last answer."""
+
 
 class Mesh:
     """What a dispatcher knows, what it tells, and what it can be told."""
@@ -28,11 +32,11 @@ class Mesh:
         weights: Weights, registry: Registry | None, metrics: Metrics, static: list[str],
     ) -> None:  # fmt: skip
         self.dispatcher, self.executors, self.fronts = dispatcher, executors, fronts
-        self._weights, self._registry, self._metrics = weights, registry, metrics
-        self._static = static
+        self._weights, self._metrics = weights, metrics
+        self.registry, self.static = registry, static
         self._seen_strategies: Mapping[str, str] = {}
         self._telling = threading.Lock()
-        self.redis_age_s: Callable[[], float] = lambda: -1.0
+        self.redis_age_s: Callable[[], float] = lambda: math.inf
         executors.changed = fronts.changed = self.tell_fronts
 
     # out
@@ -60,15 +64,15 @@ class Mesh:
 
     def poll_registry(self) -> None:
         """Follow leases, weights and strategies. Raises `RegistryUnavailable`."""
-        if self._registry is None:
+        if self.registry is None:
             return
-        leases = self._registry.leases(Role.ROLE_EXECUTOR)
-        self.executors.follow([*self._static, *(lease.address for lease in leases)])
-        weights = self._weights.update(self._registry.topologies())
+        leases = self.registry.leases(Role.ROLE_EXECUTOR)
+        self.executors.follow([*self.static, *(lease.address for lease in leases)])
+        weights = self._weights.update(self.registry.topologies())
         if weights is not None:
             with self.dispatcher.lock:
                 self.dispatcher.table.set_affinity(weights)
-        self._follow_strategies(self._registry.strategies())
+        self._follow_strategies(self.registry.strategies())
 
     def tick(self) -> None:
         """Several times a second: refuse what waited too long, refresh gauges."""
@@ -81,9 +85,9 @@ class Mesh:
         with self.dispatcher.lock:
             previous = self.dispatcher.placer.switch(strategy, model)
         log.info("strategy.switched", previous=previous, current=strategy, model=model or "all")
-        if self._registry is not None:
+        if self.registry is not None:
             try:
-                self._registry.set_strategy(model, strategy)
+                self.registry.set_strategy(model, strategy)
             except RegistryUnavailable:
                 log.warning("strategy.not_shared", reason="Redis does not answer")
         return previous
@@ -109,8 +113,8 @@ class Mesh:
         state.model_strategies.update(placer.by_model)
         state.strategies.extend(sorted(STRATEGIES))
         state.topology_age_s = self._weights.age_s()
-        state.redis_configured = self._registry is not None
-        state.redis_connected = 0 <= self.redis_age_s() < 5.0
+        state.redis_configured = self.registry is not None
+        state.redis_connected = self.redis_age_s() < CONNECTED_S
         state.models.extend(self.executors.catalog().models)
         state.peers.extend(self._executor_states())
         state.peers.extend(

@@ -47,7 +47,7 @@ class Metrics:
             "sits_topology_age_seconds", "Age of the weights in use, -1 = none", registry=registry
         )
         self.redis_age = Gauge(
-            "sits_redis_age_seconds", "Since Redis last answered, -1 = never", registry=registry
+            "sits_redis_age_seconds", "Since Redis last answered", registry=registry
         )
         self.executors = Gauge("sits_dispatcher_executors", "Linked executors", registry=registry)
 
