@@ -19,6 +19,7 @@ DEFAULTS = {
     "SITS_TOPOLOGY_METRICS_BIND": "127.0.0.1:8031",
 }
 EXECUTOR_VARIABLES = ("SITS_EXECUTOR_BIND", "SITS_EXECUTOR_METRICS_BIND")
+MAX_PORT = 65_535
 EXECUTOR_STEP = 2
 """Each further executor takes the next pair of ports that nobody else has."""
 
@@ -54,6 +55,8 @@ class AddressBook:
 def configured(executors: int, environ: Mapping[str, str]) -> AddressBook:
     """The default ports, or those that the environment sets."""
     bind = {name: environ.get(name, default) for name, default in DEFAULTS.items()}
+    for name, address in bind.items():
+        _require_address(name, address)
     taken = {a for name, a in bind.items() if name not in EXECUTOR_VARIABLES}
     pairs: list[tuple[str, str]] = []
     pair = tuple(bind[name] for name in EXECUTOR_VARIABLES)
@@ -103,6 +106,12 @@ def in_use(address: str) -> bool:
         except OSError:
             return True
     return False
+
+
+def _require_address(variable: str, address: str) -> None:
+    port = address.rpartition(":")[2]
+    if not host_of(address) or not port.isdecimal() or not 0 < int(port) <= MAX_PORT:
+        raise SettingsError(f"{variable}={address}: expected host:port with a port of 1 to 65535")
 
 
 def _shifted(address: str) -> str:

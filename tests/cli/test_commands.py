@@ -1,0 +1,312 @@
+"""What the subcommands print, and how they fail."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sits_cli.testing import FakeControl, FakeFront, FakeTopology, peer
+from sits_protos.v1 import control_pb2 as pb
+from sits_protos.v1 import topology_pb2 as tp
+from sits_protos.v1.link_pb2 import Hello, Role
+
+NOBODY = "127.0.0.1:1"
+TRACE = bytes(range(16))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    status: int
+    out: str
+    err: str
+
+
+Sits = Callable[..., Outcome]
+Serve = Callable[..., str]
+
+
+def dispatcher(*peers: pb.PeerState) -> FakeControl:
+    return FakeControl(
+        pb.GetStateResponse(
+            self=Hello(role=Role.ROLE_DISPATCHER, software_version="0.1.0"),
+            ready=True,
+            started_unix_ns=time.time_ns() - 75_000_000_000,
+            strategy="least_loaded",
+            strategies=["least_loaded", "round_robin", "topo_aware"],
+            model_strategies={"mlp": "round_robin"},
+            peers=peers,
+            topology_age_s=1.25,
+            redis_configured=True,
+            redis_connected=True,
+        )
+    )
+
+
+def snapshot() -> tp.TopologySnapshot:
+    link = tp.DeviceLink(
+        to="cpu:1", kind=tp.LINK_KIND_SYS, knowledge=tp.LINK_KNOWLEDGE_KNOWN, bandwidth_gbps=20.5
+    )
+    weight = tp.AffinityWeight(to="cpu:1", weight=0.25, cost_s_per_mb=5e-5)
+    for message in (link, weight):
+        setattr(message, "from", "cpu:0")
+    cpu = tp.Device(id="cpu:0", kind=tp.DEVICE_KIND_CPU, name="[Xeon]", numa_node=0,
+                    memory_total_bytes=3 << 30, health=tp.DEVICE_HEALTH_GOOD)  # fmt: skip
+    return tp.TopologySnapshot(
+        host="h", node_name="node-1", version=7, published_unix_ns=time.time_ns() - 2_000_000_000,
+        devices=[cpu], links=[link], weights=[weight], sources=["sysfs"],
+    )  # fmt: skip
+
+
+def span(name: str, start: int, end: int, **more: bytes) -> pb.Span:
+    fields = {"trace_id": TRACE, "span_id": name.encode()[-8:], "parent_id": b"rootspan"} | more
+    return pb.Span(name=name, start_unix_ns=start, end_unix_ns=end, **fields)
+
+
+def traced_mesh(serve: Serve) -> list[str]:
+    """Options that lead to a dispatcher and a front with one traced request."""
+    edge = FakeControl(
+        service="preprocess",
+        spans=[
+            span("preprocess.request", 1000, 11_000, span_id=b"rootspan", parent_id=b"client01"),
+            span("preprocess.queue", 1000, 3000),
+        ],
+    )
+    middle = dispatcher(peer(Role.ROLE_PREPROCESS, serve(edge)))
+    middle.spans = [span("dispatcher.place", 3000, 10_500)]
+    middle.spans[0].links.add(trace_id=b"o" * 16, span_id=b"publish1")
+    node = FakeControl(
+        service="topology",
+        spans=[span("topology.publish", 100, 500, trace_id=b"o" * 16, span_id=b"publish1")],
+    )
+    return ["--dispatcher", serve(middle), "--topology", serve(node)]
+
+
+# models
+
+
+def test_models_shows_states_shapes_and_reasons(sits: Sits, serve: Serve) -> None:
+    outcome = sits("models", "--front", serve(FakeFront()))
+    assert outcome.status == 0
+    broken, double = (line.split() for line in outcome.out.splitlines()[1:])
+    assert broken == ["broken", "1", "unavailable", "no", "such", "file"]
+    assert double == ["double", "1", "ready", "x", "FP32[-1,2]", "y", "FP32[-1,2]"]
+
+
+def test_models_as_json(sits: Sits, serve: Serve) -> None:
+    listed = json.loads(sits("models", "--front", serve(FakeFront()), "--json").out)
+    assert [(m["name"], m["state"]) for m in listed] == [
+        ("broken", "UNAVAILABLE"),
+        ("double", "READY"),
+    ]
+
+
+# infer
+
+
+def test_infer_prints_the_outputs(sits: Sits, serve: Serve) -> None:
+    outcome = sits("infer", "double", "--front", serve(FakeFront()), "-i", "x=[1.5, -2]")
+    assert outcome.status == 0
+    assert outcome.out.splitlines()[-1].split() == ["y", "FP32", "1×2", "3", "-4"]
+
+
+def test_infer_as_json(sits: Sits, serve: Serve) -> None:
+    outcome = sits("infer", "double", "--front", serve(FakeFront()), "-i", "x=[1.5, -2]", "--json")
+    assert json.loads(outcome.out) == {
+        "model": "double", "version": "1", "outputs": {"y": [[3.0, -4.0]]},
+    }  # fmt: skip
+
+
+def test_infer_says_whom_it_is_for(sits: Sits, serve: Serve) -> None:
+    front = FakeFront()
+    sits("infer", "double", "--front", serve(front), "-i", "x=[1, 2]", "--tenant", "gold")
+    assert front.metadata["sits-tenant"] == "gold"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [([], "--input x=… is missing; double takes x FP32[-1,2]"),
+     (["-i", "z=[1]"], "no input 'z'; double takes x FP32[-1,2]"),
+     (["-i", "x=["], "not JSON"), (["-i", "x"], "expected NAME=JSON or NAME=@FILE")],
+)  # fmt: skip
+def test_infer_with_wrong_inputs_is_wrong_usage(
+    sits: Sits, serve: Serve, inputs: list[str], said: str
+) -> None:
+    outcome = sits("infer", "double", "--front", serve(FakeFront()), *inputs)
+    assert outcome.status == 2
+    assert said in " ".join(outcome.err.replace("│", "").split())
+
+
+def test_infer_of_an_unknown_model_gives_the_front_doors_words(sits: Sits, serve: Serve) -> None:
+    outcome = sits("infer", "nope", "--front", serve(FakeFront()))
+    assert outcome.status == 1
+    assert "unknown model: 'nope'" in outcome.err
+
+
+# topology
+
+
+def test_topology_shows_devices_links_and_weights(sits: Sits, serve: Serve) -> None:
+    outcome = sits("topology", "--topology", serve(FakeTopology(snapshot())))
+    assert outcome.status == 0
+    assert "node-1  version 7  2.0" in outcome.out
+    for words in ("cpu [Xeon] 0 3.00 GiB ? ? good", "sys known 20.5 GB/s ?", "0.250 50.0 µs"):
+        assert words in " ".join(outcome.out.split())
+
+
+def test_topology_as_json_has_its_age(sits: Sits, serve: Serve) -> None:
+    outcome = sits("topology", "--topology", serve(FakeTopology(snapshot())), "--json")
+    found = json.loads(outcome.out)
+    assert found["devices"][0]["id"] == "cpu:0"
+    assert found["age_s"] >= 2
+
+
+# switch
+
+
+def test_switch_says_what_it_was_and_what_it_is(sits: Sits, serve: Serve) -> None:
+    address = serve(dispatcher())
+    outcome = sits("switch", "topo_aware", "--dispatcher", address)
+    assert (outcome.status, outcome.out.strip()) == (0, "all models: least_loaded → topo_aware")
+    again = sits("switch", "topo_aware", "--dispatcher", address, "--json")
+    assert json.loads(again.out)["previous"] == "topo_aware"
+
+
+def test_switch_to_an_unknown_strategy_fails_naming_the_known(sits: Sits, serve: Serve) -> None:
+    outcome = sits("switch", "fastest", "--dispatcher", serve(dispatcher()))
+    assert outcome.status == 1
+    assert "'fastest', expected least_loaded, round_robin, topo_aware" in outcome.err
+
+
+# status
+
+
+def test_status_lists_services_with_their_links(sits: Sits, serve: Serve) -> None:
+    middle = dispatcher(peer(Role.ROLE_EXECUTOR, "127.0.0.1:8020"))
+    outcome = sits("status", "--front", serve(FakeFront()), "--dispatcher", serve(middle),
+                   "--topology", serve(FakeTopology(snapshot())))  # fmt: skip
+    assert outcome.status == 0
+    executor = next(line for line in outcome.out.splitlines() if line.startswith("executor"))
+    assert executor.split() == ["executor", "127.0.0.1:8020", "ready", "cpu:0", "grpc", "0",
+                                "12,345", "0"]  # fmt: skip
+    for words in ("strategy least_loaded (others: round_robin, topo_aware)", "1.25 s old",
+                  "redis connected", "by model mlp: round_robin"):  # fmt: skip
+        assert words in " ".join(outcome.out.split())
+
+
+def test_status_fails_when_a_service_is_down_but_shows_the_rest(sits: Sits, serve: Serve) -> None:
+    outcome = sits("status", "--front", NOBODY, "--dispatcher", serve(dispatcher()),
+                   "--topology", serve(FakeTopology(snapshot())), "--json")  # fmt: skip
+    assert outcome.status == 1
+    assert "front door at 127.0.0.1:1 is not ready" in outcome.err
+    services = json.loads(outcome.out)["services"]
+    assert [(s["role"], s["ready"]) for s in services] == [
+        ("front door", False), ("dispatcher", True), ("topology", True),
+    ]  # fmt: skip
+
+
+# trace
+
+
+def test_trace_draws_the_newest_request_with_all_services(sits: Sits, serve: Serve) -> None:
+    outcome = sits("trace", *traced_mesh(serve))
+    assert outcome.status == 0
+    assert f"trace {TRACE.hex()}  total 10.0 µs  4 spans of 3 services" in outcome.out
+    assert "publish (linked)" in outcome.out
+    assert "cover 95.0% of the total" in outcome.out
+
+
+def test_trace_takes_an_id(sits: Sits, serve: Serve) -> None:
+    outcome = sits("trace", TRACE.hex().upper(), *traced_mesh(serve), "--json")
+    found = json.loads(outcome.out)
+    assert found["total_ns"] == 10_000
+    assert [s["name"] for s in found["spans"]] == [
+        "preprocess.request", "preprocess.queue", "dispatcher.place", "topology.publish",
+    ]  # fmt: skip
+
+
+def test_trace_of_a_forgotten_request_says_how_to_make_one(sits: Sits, serve: Serve) -> None:
+    outcome = sits("trace", "ab" * 16, *traced_mesh(serve))
+    assert outcome.status == 1
+    assert "no service remembers trace abab" in outcome.err
+    assert "sits infer MODEL --trace" in outcome.err
+
+
+def test_trace_before_any_request_names_who_did_not_answer(sits: Sits, serve: Serve) -> None:
+    outcome = sits("trace", "--dispatcher", serve(dispatcher()), "--topology", NOBODY)
+    assert outcome.status == 1
+    assert f"no traced request yet (no answer from {NOBODY})" in outcome.err
+
+
+def test_trace_of_something_that_is_no_id_is_wrong_usage(sits: Sits) -> None:
+    assert sits("trace", "yesterday").status == 2
+
+
+# failures that all share
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "role"),
+    [(["models"], "--front", "front door"), (["infer", "m"], "--front", "front door"),
+     (["topology"], "--topology", "topology service"),
+     (["switch", "x"], "--dispatcher", "dispatcher"),
+     (["status"], "--dispatcher", "dispatcher"), (["trace"], "--dispatcher", "dispatcher")],
+)  # fmt: skip
+def test_when_nobody_is_there_the_error_says_how_to_start(
+    sits: Sits, command: list[str], option: str, role: str
+) -> None:
+    outcome = sits(*command, option, NOBODY)
+    assert outcome.status == 1
+    assert outcome.out == ""
+    assert outcome.err == (
+        f"error: no {role} at {NOBODY}: start one with `sits up`, "
+        f"or name another one with {option}\n"
+    )
+
+
+def test_a_refused_token_names_the_variable(sits: Sits, serve: Serve) -> None:
+    outcome = sits("switch", "x", "--dispatcher", serve(dispatcher(), tokens=("secret",)))
+    assert outcome.status == 1
+    assert "set SITS_ADMIN_TOKEN" in outcome.err
+
+
+@pytest.mark.parametrize("variable", ["SITS_ADMIN_TOKEN", "SITS_MESH_TOKEN"])
+def test_tokens_come_from_the_environment(
+    sits: Sits, serve: Serve, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    address = serve(dispatcher(), tokens=("secret",))
+    monkeypatch.setenv(variable, "secret")
+    assert sits("switch", "topo_aware", "--dispatcher", address).status == 0
+
+
+def test_addresses_come_from_the_environment(
+    sits: Sits, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SITS_DISPATCHER_BIND", NOBODY)
+    monkeypatch.setenv("SITS_CLI_DISPATCHER", serve(dispatcher()))
+    assert sits("switch", "topo_aware").status == 0
+
+
+def test_an_unknown_command_is_wrong_usage(sits: Sits) -> None:
+    assert sits("dance").status == 2
+
+
+# up
+
+
+def test_up_without_models_says_where_to_get_some(sits: Sits, tmp_path: Path) -> None:
+    outcome = sits("up", "--models", str(tmp_path / "none"))
+    assert outcome.status == 1
+    assert "make models" in outcome.err
+
+
+def test_up_on_a_taken_port_names_it(
+    sits: Sits, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = serve(FakeFront())
+    monkeypatch.setenv("SITS_PREPROCESS_BIND", address)
+    outcome = sits("up", "--models", str(tmp_path))
+    assert outcome.status == 1
+    assert f"{address} is in use" in outcome.err

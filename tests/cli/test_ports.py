@@ -1,0 +1,53 @@
+"""Addresses of the services of one machine."""
+
+import socket
+
+import pytest
+
+from sits_cli import ports
+from sits_core.settings import SettingsError
+
+
+def test_the_defaults_are_the_documented_ports() -> None:
+    book = ports.configured(2, {})
+    assert book.front == "127.0.0.1:8001"
+    assert book.dispatcher == "127.0.0.1:8010"
+    assert book.topology == "127.0.0.1:8030"
+    assert book.executors == (
+        ("127.0.0.1:8020", "127.0.0.1:8021"),
+        ("127.0.0.1:8022", "127.0.0.1:8023"),
+    )
+
+
+def test_the_environment_overrides_them() -> None:
+    variables = {"SITS_PREPROCESS_BIND": "0.0.0.0:9001", "SITS_EXECUTOR_BIND": "127.0.0.1:9020"}
+    book = ports.configured(2, variables)
+    assert book.front == "0.0.0.0:9001"
+    assert [serving for serving, _ in book.executors] == ["127.0.0.1:9020", "127.0.0.1:9022"]
+
+
+@pytest.mark.parametrize("executors", [1, 5, 16])
+def test_no_two_services_share_an_address(executors: int) -> None:
+    for book in (ports.configured(executors, {}), ports.free(executors)):
+        addresses = list(book.all().values())
+        assert len(set(addresses)) == len(addresses) == 7 + 2 * executors
+
+
+@pytest.mark.parametrize(
+    "wrong", ["8001", "localhost", "127.0.0.1:", "127.0.0.1:0", "a:b", "h:99999"]
+)
+def test_an_address_that_is_none_is_refused_with_its_variable(wrong: str) -> None:
+    with pytest.raises(SettingsError, match="SITS_TOPOLOGY_BIND"):
+        ports.configured(1, {"SITS_TOPOLOGY_BIND": wrong})
+
+
+def test_a_port_in_use_is_refused_with_its_variable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        book = ports.configured(1, {"SITS_DISPATCHER_BIND": address})
+        with pytest.raises(SettingsError, match=f"{address} is in use.*SITS_DISPATCHER_BIND"):
+            ports.require_free(book)
+
+
+def test_free_ports_are_free() -> None:
+    ports.require_free(ports.free(3))
