@@ -19,9 +19,7 @@ def table(*executors: Executor, slots: int = 2) -> ExecutorTable:
 
 
 def place(strategy: str, made: ExecutorTable, excluded: tuple[str, ...] = ()) -> str | None:
-    decision = STRATEGIES[strategy](random.Random(7)).place(
-        made.candidates("m/1", HERE, excluded)
-    )
+    decision = STRATEGIES[strategy](random.Random(7)).place(made.candidates("m/1", HERE, excluded))
     if decision is None:
         return None
     return made.reserve(decision.choice, "m/1", 1).executor

@@ -98,10 +98,11 @@ class Dispatcher:
         """Bring a result back to the front it belongs to. Late and unknown ones are counted."""
         header = ResultHeader.FromString(head)
         with self.lock:
-            job = self._in_flight.pop(header.batch_id, None)
+            job = self._in_flight.get(header.batch_id)
             if job is None or job.executor != executor_id:
                 self._metrics.dropped("late_result")
                 return
+            del self._in_flight[job.key]
             job.release()
             self._metrics.returned(executor_id, job, failed=header.HasField("error"))
             self._answer(job, header, body)

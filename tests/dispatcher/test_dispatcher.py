@@ -1,0 +1,280 @@
+"""Every micro-batch ends in exactly one result, and reserved load returns to zero."""
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from sits_channel import wire
+from sits_channel.bounded import Pressure
+from sits_core.clock import now_ns
+from sits_core.tracing import Tracer
+from sits_dispatcher.dispatcher import Dispatcher
+from sits_dispatcher.job import Front
+from sits_dispatcher.metrics import Metrics
+from sits_dispatcher.placer import Placer
+from sits_dispatcher.settings import DispatcherSettings
+from sits_dispatcher.weights import Weights
+from sits_protos.v1.common_pb2 import Tensor
+from sits_protos.v1.link_pb2 import (
+    BatchHeader,
+    Cancel,
+    LinkMessage,
+    RequestHeader,
+    ResultHeader,
+)
+from sits_scheduling.candidates import Executor, ExecutorTable
+
+S = 1_000_000_000
+
+
+@dataclass
+class Wire:
+    """A peer that keeps what it was sent."""
+
+    accepts: bool = True
+    raw: list[bytes] = field(default_factory=list)
+    closed: bool = False
+
+    def write(self, message: bytes) -> Pressure:
+        if self.accepts:
+            self.raw.append(message)
+        return Pressure(self.accepts, 0.0)
+
+    def close(self) -> None:
+        self.closed = True
+
+    @property
+    def sent(self) -> list[LinkMessage]:
+        return [LinkMessage.FromString(message) for message in self.raw]
+
+    def batches(self) -> list[BatchHeader]:
+        return [m.batch for m in self.sent if m.HasField("batch")]
+
+    def results(self) -> list[ResultHeader]:
+        return [m.result for m in self.sent if m.HasField("result")]
+
+
+class World:
+    """A dispatcher with fake executors and one fake front."""
+
+    def __init__(
+        self, *executors: str, slots: int = 2, micro_batch_rows: int = 0, **settings: object
+    ) -> None:
+        values = DispatcherSettings(dispatcher_strategy="round_robin", **settings)
+        self.table = ExecutorTable()
+        placer = Placer(self.table, "round_robin", random.Random(1))
+        metrics = Metrics(CollectorRegistry())
+        self.dispatcher = Dispatcher(
+            values, self.table, placer, Weights(), Tracer("t", 100, 0), metrics
+        )
+        self.front_wire = Wire()
+        self.front = Front(self.front_wire, id="front")
+        self.executors = {name: self.join(name, slots, micro_batch_rows) for name in executors}
+
+    def join(self, name: str, slots: int = 2, micro_batch_rows: int = 0) -> Wire:
+        peer = Wire()
+        self.table.add(Executor(name))
+        self.dispatcher.executor_joined(name, peer)
+        self.table.serve(name, "m/1", slots, 1, micro_batch_rows)
+        self.dispatcher.pump()
+        return peer
+
+    def lose(self, name: str) -> None:
+        self.table.remove(name)
+        self.dispatcher.executor_lost(name)
+
+    def send(self, batch_id: int = 1, requests: int = 1, rows: int = 1, deadline: int = 0) -> None:
+        message = LinkMessage(
+            requests=[RequestHeader(id=f"r{i}", rows=rows) for i in range(requests)],
+            inputs=[Tensor(name="x", datatype="UINT8", shape=[requests * rows, 1],
+                           inline=bytes(range(requests * rows)))],
+        )  # fmt: skip
+        header = BatchHeader(
+            batch_id=batch_id, model="m", version="1", requests=requests, rows=requests * rows,
+            latest_deadline_unix_ns=deadline,
+        )  # fmt: skip
+        self.dispatcher.batch(self.front, header.SerializeToString(), message.SerializeToString())
+
+    def answer(self, name: str, batch_id: int, body: bytes = b"") -> None:
+        self.dispatcher.result(
+            name, ResultHeader(batch_id=batch_id, instance=name).SerializeToString(), body
+        )
+
+    def idle(self) -> bool:
+        return self.table.batches_in_flight() == 0 and self.dispatcher.counts() == (0, 0)
+
+
+def test_a_result_comes_back_under_the_fronts_own_batch_id() -> None:
+    world = World("a")
+    world.send(batch_id=77)
+    own_id = world.executors["a"].batches()[0].batch_id
+    body = LinkMessage(outputs=[Tensor(name="y", inline=b"z")]).SerializeToString()
+    world.answer("a", own_id, body)
+    result = world.front_wire.sent[0]
+    assert result.result.batch_id == 77
+    assert result.outputs[0].inline == b"z"
+    assert 0 < result.result.times.dispatcher_received <= result.result.times.dispatcher_returned
+    assert world.idle()
+
+
+def test_the_body_is_forwarded_as_it_came() -> None:
+    world = World("a")
+    body = b"\x4a\x03abc"  # field 9, but no valid RequestHeader: nobody may look inside
+    header = BatchHeader(batch_id=1, model="m", version="1", requests=1, rows=1)
+    world.dispatcher.batch(world.front, header.SerializeToString(), body)
+    assert world.executors["a"].raw[0].endswith(body)
+
+
+def test_a_lost_executors_batches_move_on_and_lose_nothing() -> None:
+    world = World("a", "b", slots=9)
+    for batch_id in range(1, 5):
+        world.send(batch_id)
+    world.lose("a")
+    assert len(world.executors["b"].batches()) == 4
+    for header in world.executors["b"].batches():
+        world.answer("b", header.batch_id)
+    assert sorted(r.batch_id for r in world.front_wire.results()) == [1, 2, 3, 4]
+    assert not any(r.HasField("error") for r in world.front_wire.results())
+    assert {h.moves for h in world.executors["b"].batches()} == {0, 1}
+    assert world.idle()
+
+
+def test_a_batch_moves_twice_and_no_further() -> None:
+    world = World("a")
+    world.send()
+    for successor in ("b", "c", "d"):
+        world.lose({"b": "a", "c": "b", "d": "c"}[successor])
+        world.join(successor)
+    (result,) = world.front_wire.results()
+    assert result.error.reason == "UNAVAILABLE"
+    assert world.idle()
+
+
+def test_a_late_result_of_a_lost_executor_is_dropped() -> None:
+    world = World("a", "b")
+    world.send()
+    own_id = world.executors["a"].batches()[0].batch_id
+    world.lose("a")
+    world.answer("a", own_id)
+    assert world.front_wire.results() == []
+    world.answer("b", own_id)
+    assert len(world.front_wire.results()) == 1
+    assert world.idle()
+
+
+def test_what_finds_no_room_waits_and_goes_by_priority() -> None:
+    world = World("a", slots=1)
+    for batch_id in (1, 2, 3):
+        world.send(batch_id)
+    assert world.dispatcher.counts() == (1, 2)
+    for _ in range(3):
+        world.answer("a", world.executors["a"].batches()[-1].batch_id)
+    assert [r.batch_id for r in world.front_wire.results()] == [1, 2, 3]
+    assert world.idle()
+
+
+def test_a_full_queue_refuses_at_once() -> None:
+    world = World("a", slots=1, dispatcher_max_pending=1)
+    for batch_id in (1, 2, 3):
+        world.send(batch_id)
+    (refused,) = world.front_wire.results()
+    assert (refused.batch_id, refused.error.reason) == (3, "QUEUE_FULL")
+
+
+def test_expired_work_is_refused_and_never_sent() -> None:
+    world = World("a")
+    world.send(deadline=now_ns() - 1)
+    assert world.executors["a"].batches() == []
+    assert world.front_wire.results()[0].error.reason == "DEADLINE_EXCEEDED_IN_DISPATCHER"
+
+
+def test_waiting_work_is_refused_when_its_deadline_passes() -> None:
+    world = World("a", slots=1)
+    world.send(1)
+    world.send(2, deadline=now_ns() + 60 * S)
+    world.dispatcher.expire(now_ns() + 61 * S)
+    (refused,) = world.front_wire.results()
+    assert (refused.batch_id, refused.error.code) == (2, 4)
+
+
+def test_without_any_executor_a_batch_waits_for_one_then_hears_why_not() -> None:
+    world = World()
+    world.send(1)
+    world.dispatcher.expire(now_ns() + 1 * S)
+    assert world.front_wire.results() == []
+    world.dispatcher.expire(now_ns() + 6 * S)
+    assert world.front_wire.results()[0].error.reason == "NO_EXECUTOR"
+    world.send(2)
+    joined = world.join("late")
+    assert len(joined.batches()) == 1
+
+
+def test_a_write_that_is_refused_tries_the_other_executor() -> None:
+    world = World("a", "b")
+    world.executors["a"].accepts = False
+    world.send()
+    assert len(world.executors["b"].batches()) == 1
+    world.answer("b", world.executors["b"].batches()[0].batch_id)
+    assert world.idle()
+
+
+def test_a_lost_fronts_work_is_cancelled_and_its_load_released() -> None:
+    world = World("a", slots=1)
+    world.send(1)
+    world.send(2)
+    world.dispatcher.front_lost(world.front)
+    assert world.executors["a"].sent[-1].HasField("cancel")
+    world.answer("a", world.executors["a"].batches()[0].batch_id)
+    assert world.front_wire.results() == []
+    assert world.idle()
+
+
+def test_a_cancel_reaches_the_executor_under_its_own_batch_id() -> None:
+    world = World("a")
+    world.send(5, requests=3)
+    world.dispatcher.cancel(world.front, Cancel(batch_id=5, requests=[2]))
+    cancel = world.executors["a"].sent[-1].cancel
+    assert cancel.batch_id == world.executors["a"].batches()[0].batch_id
+    assert list(cancel.requests) == [2]
+
+
+def test_a_front_that_reads_nothing_loses_its_link() -> None:
+    world = World("a")
+    world.send()
+    world.front_wire.accepts = False
+    world.answer("a", world.executors["a"].batches()[0].batch_id)
+    assert world.front_wire.closed
+    assert world.idle()
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5])
+def test_large_batches_are_split_between_requests(limit: int) -> None:
+    world = World("a", "b", slots=9, micro_batch_rows=limit)
+    world.send(9, requests=5)
+    sent = [m for peer in world.executors.values() for m in peer.sent]
+    assert all(m.batch.rows <= limit for m in sent)
+    rows = sorted(b for m in sent for b in m.inputs[0].inline)
+    assert rows == [0, 1, 2, 3, 4]
+    assert all(m.inputs[0].shape[0] == m.batch.rows == len(m.requests) for m in sent)
+    for name, peer in world.executors.items():
+        for header in peer.batches():
+            world.answer(name, header.batch_id)
+    parts = sorted((r.first_request, r.requests) for r in world.front_wire.results())
+    assert [first for first, _ in parts] == [
+        sum(n for _, n in parts[:i]) for i in range(len(parts))
+    ]
+    assert sum(n for _, n in parts) == 5
+    assert world.idle()
+
+
+def test_a_single_large_request_is_never_split() -> None:
+    world = World("a", micro_batch_rows=2)
+    world.send(1, requests=1, rows=5)
+    assert world.executors["a"].batches()[0].rows == 5
+
+
+def test_malformed_heads_are_refused_by_the_wire() -> None:
+    with pytest.raises(wire.MalformedMessage):
+        wire.split(b"\xff\xff")
