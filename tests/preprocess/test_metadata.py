@@ -64,6 +64,15 @@ def test_strict_readiness_needs_every_model(catalog: FakeCatalog) -> None:
     assert (strict.server_ready(), lax.server_ready()) == (False, False)
 
 
+def test_a_model_unloaded_on_purpose_does_not_count(catalog: FakeCatalog) -> None:
+    metadata = Metadata(catalog, "0", client_shm=False)
+    gone = make_model("gone", state=FAILED, reason="unloaded")
+    catalog.known = [make_model("m"), gone]
+    assert metadata.server_ready()
+    catalog.known = [gone]
+    assert not metadata.server_ready()
+
+
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_server_that_knows_no_model_is_not_ready(strict: bool) -> None:
     assert not Metadata(FakeCatalog(), "0", client_shm=False, strict=strict).server_ready()

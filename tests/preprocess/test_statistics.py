@@ -104,12 +104,23 @@ def test_a_request_that_never_ran_fails_without_queue_or_compute() -> None:
     assert (one.execution_count, one.inference_count, one.last_inference) == (0, 0, 0)
 
 
-def test_a_request_that_failed_while_running_ticks_the_queue() -> None:
+def test_a_request_that_failed_while_running_ticks_the_queue_only() -> None:
     statistics = Statistics()
-    statistics.record(request(3), answer(error=Internal("model failed")))
+    failed = Answer(error=Internal("model failed"), times=times(), instance="gpu-0")
+    statistics.record(request(3), failed)
     one = stats(statistics)
     assert (one.inference_stats.fail.count, one.inference_stats.queue.count) == (1, 1)
-    assert (one.inference_count, one.execution_count) == (0, 1)
+    assert (one.inference_count, one.execution_count, len(one.batch_stats)) == (0, 0, 0)
+
+
+def test_a_batch_in_which_one_request_failed_is_one_execution() -> None:
+    statistics = Statistics()
+    failed = Answer(error=Internal("bad row"), times=times(), instance="gpu-0")
+    for part in (failed, answer(rows=3), answer(rows=3)):
+        statistics.record(request(), part)
+    one = stats(statistics)
+    assert [(b.batch_size, b.compute_infer.count) for b in one.batch_stats] == [(3, 1)]
+    assert one.execution_count == 1
 
 
 def test_last_inference_is_the_latest_in_milliseconds() -> None:

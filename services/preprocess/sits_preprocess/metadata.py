@@ -22,11 +22,16 @@ EXTENSIONS = (
 perf_analyzer ask for ModelStatistics."""
 
 
+UNLOADED = "unloaded"
+"""The reason that executors announce for a model that was unloaded by request."""
+
+
 class Metadata:
     """Answers from the catalog; reads never block.
 
-    `strict` readiness: the server is ready when every known model is; otherwise one ready
-    model is enough. With no model at all nothing can be served: not ready.
+    `strict` readiness: the server is ready when every known model is, except those that
+    were unloaded on purpose; otherwise one ready model is enough. With none at all nothing
+    can be served: not ready.
     """
 
     def __init__(
@@ -36,7 +41,8 @@ class Metadata:
         self._extensions = (*EXTENSIONS, "system_shared_memory") if client_shm else EXTENSIONS
 
     def server_ready(self) -> bool:
-        states = [model.ready for model in self._catalog.models()]
+        models = self._catalog.models()
+        states = [m.ready for m in models if m.ready or m.reason != UNLOADED]
         return bool(states) and (all(states) if self._strict else any(states))
 
     def server_metadata(self) -> pb.ServerMetadataResponse:

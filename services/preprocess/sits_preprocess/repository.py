@@ -60,12 +60,12 @@ class Repository:
         catalog: Catalog,
         control: Callable[[], ControlStub],
         *,
-        mesh_token: str | None = None,
+        token: str | None = None,
         load_timeout_s: float = LOAD_TIMEOUT_S,
         announce_timeout_s: float = ANNOUNCE_TIMEOUT_S,
     ) -> None:
         self._catalog, self._control = catalog, control
-        self._metadata = token_metadata(mesh_token)
+        self._metadata = token_metadata(token)
         self._load_timeout_s, self._announce_timeout_s = load_timeout_s, announce_timeout_s
 
     def index(

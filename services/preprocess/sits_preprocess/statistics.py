@@ -1,4 +1,7 @@
-"""What `ModelStatistics` counts: requests, batches and the time they took, by model version."""
+"""What `ModelStatistics` counts: requests, batches and the time they took, by model version.
+
+Stages are counted for every request that ran, rows and executions where it succeeded.
+"""
 
 import threading
 from collections import deque
@@ -126,6 +129,7 @@ class _Counters:
         if answer.error is None:
             self._rows += request.rows
             self._success.add(total_ns)
+            self._count_execution(answer)
         else:
             self._fail.add(total_ns)
         if times.infer_started:
@@ -133,16 +137,15 @@ class _Counters:
             queue_ns = times.input_started - (request.queued_ns or request.received_ns)
             self._queue.add(min(queue_ns, total_ns))
             self._compute.add(times)
-            self._count_execution(answer)
 
     def _count_execution(self, answer: Answer) -> None:
-        """Once for all the requests that ran together.
+        """Once for all the requests that ran together; failed ones do not say with whom.
 
         A batch may run in parts, some of them on the same instance: they differ in when
         they started.
         """
         execution = (answer.instance, answer.batch_id, answer.times.infer_started)
-        if execution in self._recent:
+        if execution in self._recent or not answer.times.infer_started:
             return
         if len(self._order) == REMEMBERED_EXECUTIONS:
             self._recent.discard(self._order.popleft())
