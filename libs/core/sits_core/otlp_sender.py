@@ -1,0 +1,76 @@
+"""The OpenTelemetry SDK's own OTLP exporters, fed with messages that are encoded already.
+
+They bring what OTEL_EXPORTER_OTLP_HEADERS, _TIMEOUT, _COMPRESSION, _CERTIFICATE and
+_CLIENT_* say, TLS, and retries. Importing them takes a quarter of a second, so only the
+exporter thread does it.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from sits_core.otlp_target import Protocol, Target
+from sits_core.tracing import Attribute
+
+_SDK_LOGGER = "opentelemetry.exporter"
+
+
+class Sender:
+    """Sends to one collector. `send` blocks for up to OTEL_EXPORTER_OTLP_TIMEOUT seconds."""
+
+    def __init__(self, target: Target) -> None:
+        self._exporter: _Grpc | _Http
+        if target.protocol is Protocol.GRPC:
+            self._exporter = _Grpc(endpoint=target.url, insecure=not target.secure)
+        else:
+            self._exporter = _Http(endpoint=target.url)
+        self._heard = _LastWords()
+        logger = logging.getLogger(_SDK_LOGGER)
+        logger.addHandler(self._heard)
+        # It logs every attempt; the exporter thread says the same once a minute.
+        logger.propagate = False
+
+    def send(self, request: ExportTraceServiceRequest) -> str | None:
+        """None when the collector took it, otherwise why not."""
+        self._heard.text = "no reason given"
+        return None if self._exporter.send(request) else self._heard.text
+
+    def shutdown(self) -> None:
+        """Ends waiting and retries of `send` in another thread."""
+        self._exporter.shutdown()
+        logging.getLogger(_SDK_LOGGER).removeHandler(self._heard)
+
+
+def resource_attributes(defaults: dict[str, Attribute]) -> dict[str, Attribute]:
+    """`defaults`, overruled by OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME."""
+    merged = Resource(defaults).merge(OTELResourceDetector().detect())
+    return {key: value for key, value in merged.attributes.items() if isinstance(value, Attribute)}
+
+
+class _LastWords(logging.Handler):
+    """Remembers the last thing logged: the SDK returns no reason for a failure."""
+
+    text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = record.getMessage()
+
+
+class _Grpc(GrpcExporter):
+    def send(self, request: ExportTraceServiceRequest) -> bool:
+        return self.export((request,)) is SpanExportResult.SUCCESS  # type: ignore[arg-type]  # see below
+
+    def _translate_data(  # type: ignore[override]  # given what the parent makes of spans
+        self, data: Sequence[ExportTraceServiceRequest]
+    ) -> ExportTraceServiceRequest:
+        return data[0]
+
+
+class _Http(HttpExporter):
+    def send(self, request: ExportTraceServiceRequest) -> bool:
+        return self._client.export(request.SerializeToString()).success
