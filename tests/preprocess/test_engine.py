@@ -1,0 +1,393 @@
+"""Every request the engine takes is answered exactly once, whatever happens around it."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from sits_channel.bounded import Pressure
+from sits_core.clock import Deadline, now_ns
+from sits_core.errors import Cancelled, DeadlineExceeded, NotFound, Unavailable
+from sits_core.testing import wait_until
+from sits_preprocess.engine import Engine
+from sits_preprocess.engine_metrics import EngineMetrics
+from sits_preprocess.request import Answer, Request, TensorData
+from sits_preprocess.settings import PreprocessSettings
+from sits_protos.oip.grpc_service_pb2 import ModelMetadataResponse
+from sits_protos.oip.model_config_pb2 import ModelConfig
+from sits_protos.v1.common_pb2 import Error, Tensor
+from sits_protos.v1.link_pb2 import (
+    Catalog,
+    CloseReason,
+    Credit,
+    Credits,
+    Hello,
+    LinkMessage,
+    ModelEntry,
+    ModelState,
+    RequestResult,
+    ResultHeader,
+)
+
+
+@dataclass(eq=False)
+class FakeLink:
+    """A link to a dispatcher that keeps what it was sent."""
+
+    peer: str = "dispatcher:1"
+    accepts: bool = True
+    sent: list[LinkMessage] = field(default_factory=list)
+
+    def write(self, message: bytes) -> Pressure:
+        if self.accepts:
+            self.sent.append(LinkMessage.FromString(message))
+        return Pressure(self.accepts, 0.0)
+
+    def close(self) -> None:
+        self.accepts = False
+
+    @property
+    def batches(self) -> list[LinkMessage]:
+        return [m for m in self.sent if m.HasField("batch")]
+
+    @property
+    def cancels(self) -> list[LinkMessage]:
+        return [m for m in self.sent if m.HasField("cancel")]
+
+
+class World:
+    """An engine and the dispatchers it is linked to."""
+
+    def __init__(self, max_batch: int = 8, **settings: object) -> None:
+        values = PreprocessSettings(preprocess_wait_s=0.2, **settings)
+        self.config = ModelConfig(name="m", max_batch_size=max_batch)
+        self.engine = Engine(values, EngineMetrics(CollectorRegistry()), lambda: b"\x0a\x00")
+        self.engine.start()
+        self.answers: dict[str, list[Answer]] = {}
+        self.lock = threading.Lock()
+
+    def link(
+        self, window: int = 2, instances: int = 1, process: str = "d1", peer: str = "dispatcher:1"
+    ) -> FakeLink:
+        link = FakeLink(peer)
+        self.engine.opened(link)
+        self.tell(link, LinkMessage(hello=Hello(id=process)))
+        self.tell(link, LinkMessage(catalog=Catalog(models=[self.entry()])))
+        self.credit(link, window, instances)
+        return link
+
+    def entry(
+        self, state: ModelState.ValueType = ModelState.MODEL_STATE_READY, reason: str = ""
+    ) -> ModelEntry:
+        return ModelEntry(
+            name="m", version="1", state=state, reason=reason, config=self.config.SerializeToString(),
+            metadata=ModelMetadataResponse(name="m").SerializeToString(),
+        )  # fmt: skip
+
+    def credit(self, link: FakeLink, window: int, instances: int = 1) -> None:
+        credit = Credit(model="m", version="1", window=window, instances=instances)
+        self.tell(link, LinkMessage(credits=Credits(models=[credit])))
+
+    def tell(self, link: FakeLink, message: LinkMessage) -> None:
+        self.engine.received(link, message.SerializeToString())
+
+    def request(self, name: str, rows: int = 1, **values: object) -> Request:
+        data = name.encode().ljust(4, b".") * rows
+
+        def answer(result: Answer) -> None:
+            with self.lock:
+                self.answers.setdefault(name, []).append(result)
+
+        x = TensorData("x", "UINT8", (rows, 4), data)
+        return Request(name, "m", "1", (x,), rows, answer, payload_bytes=len(data), **values)
+
+    def submit(self, name: str, rows: int = 1, **values: object) -> Request:
+        request = self.request(name, rows, **values)
+        self.engine.submit(request)
+        return request
+
+    def complete(self, link: FakeLink, batch: LinkMessage, run_ns: int = 1000) -> None:
+        """Answer a batch as an identity model would."""
+        x = batch.inputs[0]
+        header = ResultHeader(
+            batch_id=batch.batch.batch_id, requests=batch.batch.requests, instance="e1"
+        )
+        header.times.input_started = now_ns()
+        header.times.executor_sent = header.times.input_started + run_ns
+        message = LinkMessage(
+            result=header,
+            results=[RequestResult(rows=r.rows, final=True) for r in batch.requests],
+            outputs=[Tensor(name="y", datatype=x.datatype, shape=x.shape, inline=x.inline)],
+        )
+        self.tell(link, message)
+
+    def data(self, name: str) -> bytes:
+        (answer,) = self.answers[name]
+        assert answer.error is None
+        return bytes(answer.outputs[0].data)
+
+    def error(self, name: str) -> object:
+        (answer,) = self.answers[name]
+        return answer.error
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.engine.stop()
+
+
+def names(batch: LinkMessage) -> list[str]:
+    return [r.id for r in batch.requests]
+
+
+def test_requests_that_wait_leave_together_and_each_gets_its_own_rows(world: World) -> None:
+    link = world.link()
+    world.submit("a")
+    for name, rows in (("b", 1), ("c", 3), ("d", 2)):
+        world.submit(name, rows)
+    assert [names(b) for b in link.batches] == [["a"]]
+    world.complete(link, link.batches[0])
+    assert [names(b) for b in link.batches] == [["a"], ["b", "c", "d"]]
+    assert link.batches[1].inputs[0].shape == [6, 4]
+    world.complete(link, link.batches[1])
+    assert {n: world.data(n) for n in "abcd"} == {
+        "a": b"a...", "b": b"b...", "c": b"c..." * 3, "d": b"d..." * 2,
+    }  # fmt: skip
+    assert world.engine.open_requests() == 0
+
+
+def test_one_then_nine_while_it_runs_become_runs_of_1_8_and_1(world: World) -> None:
+    """BAT-01 (a): no delay, at most 8 rows, one instance that takes long."""
+    link = world.link()
+    world.submit("warm")
+    world.complete(link, link.batches[0], run_ns=10_000_000_000)
+    link.sent.clear()
+    world.submit("0")
+    for number in range(1, 10):
+        world.submit(str(number))
+    assert [b.batch.requests for b in link.batches] == [1, 8]
+    world.complete(link, link.batches[0], run_ns=10_000_000_000)
+    assert len(link.batches) == 2
+    world.complete(link, link.batches[1], run_ns=10_000_000_000)
+    assert [b.batch.requests for b in link.batches] == [1, 8, 1]
+    assert link.batches[1].batch.close_reason == CloseReason.CLOSE_REASON_ROWS
+
+
+def test_a_window_holds_requests_although_an_instance_is_idle() -> None:
+    """BAT-01 (b): three within the window are one run, closed by the window."""
+    world = World()
+    world.config.dynamic_batching.max_queue_delay_microseconds = 50_000
+    link = world.link()
+    for name in "abc":
+        world.submit(name)
+    wait_until(lambda: link.batches)
+    assert names(link.batches[0]) == ["a", "b", "c"]
+    assert link.batches[0].batch.close_reason == CloseReason.CLOSE_REASON_WINDOW
+    waited = link.batches[0].batch.closed_unix_ns - link.batches[0].requests[0].queued_unix_ns
+    assert waited >= 50_000_000
+    world.engine.stop()
+
+
+def test_different_shapes_and_parameters_never_share_a_run(world: World) -> None:
+    link = world.link(window=9, instances=0)
+    world.credit(link, 0)
+    for number in range(6):
+        world.submit(f"k{number}", parameters={"k": number % 2})
+    world.credit(link, 9, 9)
+    assert sorted(map(names, link.batches)) == [["k0", "k2", "k4"], ["k1", "k3", "k5"]]
+    assert [b.requests[0].parameters["k"].int64_value for b in link.batches] == [0, 1]
+
+
+def test_a_deadline_is_answered_when_it_passes_and_the_executor_is_told(world: World) -> None:
+    link = world.link()
+    world.submit("slow", deadline=Deadline.after(0.05))
+    wait_until(lambda: "slow" in world.answers)
+    assert isinstance(world.error("slow"), DeadlineExceeded)
+    assert link.cancels[0].cancel.batch_id == link.batches[0].batch.batch_id
+    world.complete(link, link.batches[0])
+    assert len(world.answers["slow"]) == 1
+
+
+def test_a_queued_request_that_expires_is_never_sent(world: World) -> None:
+    link = world.link(window=1)
+    world.submit("running")
+    world.submit("queued", deadline=Deadline.after(0.02))
+    wait_until(lambda: "queued" in world.answers)
+    world.complete(link, link.batches[0])
+    assert [names(b) for b in link.batches] == [["running"]]
+
+
+def test_an_expired_request_is_refused_before_it_is_queued(world: World) -> None:
+    world.link()
+    with pytest.raises(DeadlineExceeded):
+        world.submit("late", deadline=Deadline(now_ns() - 1))
+    assert world.engine.open_requests() == 0
+
+
+def test_a_cancelled_request_is_answered_once_and_never_sent(world: World) -> None:
+    link = world.link(window=1)
+    world.submit("running")
+    request = world.submit("queued")
+    world.engine.cancel(request)
+    world.engine.cancel(request)
+    assert isinstance(world.error("queued"), Cancelled)
+    world.complete(link, link.batches[0])
+    assert len(link.batches) == 1
+
+
+def test_a_lost_dispatchers_batches_are_sent_again_when_it_is_back(world: World) -> None:
+    link = world.link()
+    world.submit("a")
+    world.engine.closed(link, "killed")
+    world.submit("b")
+    again = world.link(process="d2")
+    assert [names(b) for b in again.batches] == [["a"]]
+    world.complete(again, again.batches[0])
+    world.complete(again, again.batches[1])
+    assert world.data("a") == b"a..."
+    assert world.data("b") == b"b..."
+
+
+def test_a_lost_dispatchers_batches_go_to_another_one_at_once(world: World) -> None:
+    first, second = world.link(), world.link(process="d2", peer="dispatcher:2")
+    world.submit("a")
+    holder, other = (first, second) if first.batches else (second, first)
+    world.engine.closed(holder, "killed")
+    assert [names(b) for b in other.batches] == [["a"]]
+
+
+def test_a_batch_is_not_sent_for_ever(world: World) -> None:
+    link = world.link()
+    world.submit("a")
+    for life in range(3):
+        world.engine.closed(link, "killed")
+        link = world.link(process=f"d{life + 2}")
+    assert isinstance(world.error("a"), Unavailable)
+    assert link.batches == []
+
+
+def test_a_result_with_errors_reaches_only_the_requests_that_had_them(world: World) -> None:
+    link = world.link(window=1)
+    world.submit("first")
+    for name in "abc":
+        world.submit(name)
+    world.complete(link, link.batches[0])
+    batch = link.batches[1]
+    x = batch.inputs[0]
+    message = LinkMessage(
+        result=ResultHeader(batch_id=batch.batch.batch_id, requests=3),
+        results=[
+            RequestResult(rows=1),
+            RequestResult(rows=1, error=Error(code=13, message="bad row", reason="MODEL_FAILED")),
+            RequestResult(rows=1),
+        ],
+        outputs=[
+            Tensor(name="y", datatype="UINT8", shape=[2, 4], inline=x.inline[:4] + x.inline[8:])
+        ],
+    )
+    world.tell(link, message)
+    assert world.data("a") == b"a..."
+    assert world.data("c") == b"c..."
+    assert str(world.error("b")) == "bad row"
+
+
+def test_micro_batches_are_joined_by_position(world: World) -> None:
+    link = world.link(window=1)
+    world.submit("first")
+    for name in "abc":
+        world.submit(name)
+    world.complete(link, link.batches[0])
+    batch_id = link.batches[1].batch.batch_id
+    for first, data in ((1, b"b...c..."), (0, b"a...")):
+        count = len(data) // 4
+        world.tell(link, LinkMessage(
+            result=ResultHeader(batch_id=batch_id, first_request=first, requests=count),
+            results=[RequestResult(rows=1)] * count,
+            outputs=[Tensor(name="y", datatype="UINT8", shape=[count, 4], inline=data)],
+        ))  # fmt: skip
+    assert [world.data(n) for n in "abc"] == [b"a...", b"b...", b"c..."]
+
+
+def test_an_answer_that_does_not_fit_its_batch_is_an_internal_error(world: World) -> None:
+    link = world.link()
+    world.submit("a")
+    header = ResultHeader(batch_id=link.batches[0].batch.batch_id, requests=1)
+    world.tell(link, LinkMessage(result=header, results=[]))
+    assert "does not fit" in str(world.error("a"))
+
+
+def test_a_full_queue_refuses_at_once() -> None:
+    world = World(preprocess_max_queue=2)
+    world.link(window=1)
+    for name in ("running", "q1", "q2"):
+        world.submit(name)
+    with pytest.raises(Unavailable, match="Exceeds maximum queue size"):
+        world.submit("q3")
+    world.engine.stop()
+
+
+def test_work_that_nobody_serves_is_refused_after_a_while(world: World) -> None:
+    link = world.link()
+    world.credit(link, 0)
+    world.submit("a")
+    wait_until(lambda: "a" in world.answers)
+    assert isinstance(world.error("a"), Unavailable)
+
+
+def test_draining_refuses_new_requests_and_finishes_accepted_ones(world: World) -> None:
+    link = world.link()
+    world.submit("a")
+    world.engine.drain()
+    with pytest.raises(Unavailable, match="shutting down"):
+        world.submit("b")
+    world.complete(link, link.batches[0])
+    assert world.data("a") == b"a..."
+
+
+def test_a_restarted_dispatcher_that_knows_no_executor_yet_hides_no_model(world: World) -> None:
+    link = world.link()
+    world.engine.closed(link, "killed")
+    reborn = FakeLink()
+    world.engine.opened(reborn)
+    world.tell(reborn, LinkMessage(hello=Hello(id="d2")))
+    world.tell(reborn, LinkMessage(catalog=Catalog()))
+    assert world.engine.catalog.find("m", "").version == "1"
+    wait_until(lambda: not world.engine.catalog.models())
+    with pytest.raises(NotFound):
+        world.engine.catalog.find("m", "")
+
+
+def test_an_unloaded_model_is_unknown_at_once(world: World) -> None:
+    link = world.link()
+    world.tell(link, LinkMessage(catalog=Catalog()))
+    with pytest.raises(NotFound):
+        world.engine.catalog.find("m", "")
+
+
+def test_random_cancels_deadlines_and_losses_leave_no_request_unanswered(world: World) -> None:
+    link = world.link(window=4, instances=2)
+    requests = [
+        world.submit(f"r{n}", deadline=Deadline.after(0.001 * (n % 50 + 1)) if n % 3 else None)
+        for n in range(200)
+    ]
+    for number, request in enumerate(requests):
+        if number % 5 == 0:
+            world.engine.cancel(request)
+        if number == 100:
+            world.engine.closed(link, "killed")
+            link = world.link(window=4, instances=2, process="d2")
+        for batch in link.batches[-2:]:
+            world.complete(link, batch)
+
+    def all_answered() -> bool:
+        for batch in list(link.batches):
+            world.complete(link, batch)
+        return len(world.answers) == 200
+
+    wait_until(all_answered)
+    assert {len(found) for found in world.answers.values()} == {1}
+    assert world.engine.open_requests() == 0
