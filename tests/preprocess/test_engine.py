@@ -78,11 +78,10 @@ class World:
         self.credit(link, window, instances)
         return link
 
-    def entry(
-        self, state: ModelState.ValueType = ModelState.MODEL_STATE_READY, reason: str = ""
-    ) -> ModelEntry:
+    def entry(self) -> ModelEntry:
         return ModelEntry(
-            name="m", version="1", state=state, reason=reason, config=self.config.SerializeToString(),
+            name="m", version="1", state=ModelState.MODEL_STATE_READY,
+            config=self.config.SerializeToString(),
             metadata=ModelMetadataResponse(name="m").SerializeToString(),
         )  # fmt: skip
 
