@@ -33,18 +33,24 @@ def device_links(
 
 def _to_cpu(device: Device, cpu: Device, distances: Distances) -> Link:
     if device.numa_node is None:
-        kind, knowledge = LinkKind.UNSPECIFIED, Knowledge.UNKNOWN
-    elif device.numa_node == cpu.numa_node:
-        kind, knowledge = LinkKind.PHB, Knowledge.KNOWN
-    else:
-        kind, knowledge = LinkKind.SYS, Knowledge.KNOWN
+        return pcie_link(device, cpu, LinkKind.UNSPECIFIED, Knowledge.UNKNOWN, distances)
+    near = device.numa_node == cpu.numa_node
+    kind = LinkKind.PHB if near else LinkKind.SYS
+    return pcie_link(device, cpu, kind, Knowledge.KNOWN, distances)
+
+
+def pcie_link(
+    one: Device, other: Device, kind: LinkKind, knowledge: Knowledge, distances: Distances
+) -> Link:
+    """As fast as the slower of the two PCIe links, where they are known."""
+    speeds = [device.pcie_gbps for device in (one, other) if device.pcie_gbps]
     return Link(
-        device.id,
-        cpu.id,
+        one.id,
+        other.id,
         kind,
         knowledge,
-        bandwidth_gbps=device.pcie_gbps,
-        numa_distance=_distance(device, cpu, distances),
+        bandwidth_gbps=min(speeds, default=None),
+        numa_distance=_distance(one, other, distances),
     )
 
 

@@ -71,7 +71,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """One host: every ordered pair of different devices has exactly one link."""
+    """One host: a link for every ordered pair of devices, NICs among themselves aside."""
 
     devices: tuple[Device, ...]
     links: tuple[Link, ...]

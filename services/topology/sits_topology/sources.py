@@ -3,9 +3,13 @@
 from pathlib import Path
 from typing import Protocol
 
-from sits_topology.hostlinks import cpu_links
-from sits_topology.model import Topology, both_ways
-from sits_topology.sysfs import read_cpu_nodes
+import structlog
+
+from sits_topology.host import HostSource
+from sits_topology.model import Topology, TopologyError
+from sits_topology.nvml import NvmlSource
+
+log = structlog.get_logger()
 
 SYSFS = Path("/sys")
 
@@ -16,18 +20,40 @@ class Source(Protocol):
         ...
 
 
-class SysfsSource:
-    """CPU nodes as devices, for machines without a GPU."""
+class AutoSource:
+    """NVML where there is a driver, else Linux alone. A driver may appear later; once it
+    has, its absence is a failure and no reason to forget the GPUs."""
 
-    def __init__(self, root: Path = SYSFS) -> None:
-        self._root = root
+    def __init__(self, nvml: Source, host: Source) -> None:
+        self._nvml, self._host = nvml, host
+        self._seen_gpus = False
+        self._said = False
 
     def read(self) -> Topology:
-        nodes = read_cpu_nodes(self._root)
-        links = both_ways(cpu_links(nodes.devices, nodes.distances))
-        return Topology(nodes.devices, tuple(links), ("sysfs",))
+        try:
+            topology = self._nvml.read()
+        except TopologyError as error:
+            if self._seen_gpus:
+                raise
+            self._say(str(error))
+            return self._host.read()
+        self._seen_gpus = True
+        return topology
+
+    def _say(self, reason: str) -> None:
+        if not self._said:
+            self._said = True
+            log.info("topology.without_gpus", reason=reason)
 
 
-def choose_source(setting: str) -> Source:
+def choose_source(setting: str, sysfs: Path = SYSFS) -> Source:
     """The source that `SITS_TOPOLOGY_SOURCE` names."""
-    return SysfsSource()
+    match setting:
+        case "auto":
+            return AutoSource(NvmlSource(sysfs), HostSource(sysfs))
+        case "nvml":
+            return NvmlSource(sysfs)
+        case "sysfs":
+            return HostSource(sysfs)
+        case path:
+            raise TopologyError(path)
