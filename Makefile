@@ -6,13 +6,13 @@ BIN := $(VENV)/bin
 PACKAGES := sits_protos sits_core sits_channel sits_scheduling sits_cli \
 	sits_preprocess sits_dispatcher sits_executor sits_topology
 
-.PHONY: help demo test check format protos models up bench clean
+.PHONY: help demo test check format breaking protos models up clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: models ## set everything up, run the mesh on real models, show one trace
-	@$(BIN)/python bench/demo.py
+	@$(BIN)/python scripts/demo.py
 
 test: models ## run all tests
 	@$(BIN)/pytest $(PYTEST_ARGS)
@@ -26,6 +26,9 @@ check: $(VENV)/installed ## format, lint, types, generated code, contracts
 
 format: $(VENV)/installed ## format the code
 	$(BIN)/ruff check --fix-only -q . ; $(BIN)/ruff format .
+
+breaking: $(VENV)/installed ## compare the contracts with those on main
+	$(BIN)/buf breaking --against '.git#branch=main'
 
 protos: $(VENV)/installed ## regenerate libs/protos from protos/
 	$(BIN)/python scripts/generate_protos.py
