@@ -1,0 +1,95 @@
+"""`python -m sits_preprocess`: builds the front door from its settings and runs it."""
+
+import threading
+import time
+from importlib.metadata import version
+
+import structlog
+
+from sits_core.clock import Deadline
+from sits_core.identity import host_id, new_process_id
+from sits_core.keepers import Periodic
+from sits_core.metrics import ProcessRegistry, serve_metrics
+from sits_core.process import run
+from sits_core.rpc import Server, open_channel, require_token_off_loopback, token_metadata
+from sits_core.tracing import Tracer
+from sits_preprocess.control import Control
+from sits_preprocess.dispatchers import Dispatchers, split_addresses
+from sits_preprocess.engine import Engine
+from sits_preprocess.engine_metrics import EngineMetrics
+from sits_preprocess.front import Front, build
+from sits_preprocess.repository import Repository
+from sits_preprocess.settings import PreprocessSettings
+from sits_protos.v1.control_pb2_grpc import add_ControlServicer_to_server
+from sits_protos.v1.link_pb2 import Hello, LinkMessage, Role
+
+DRAIN_POLL_S = 0.02
+HEALTH_PERIOD_S = 0.5
+
+log = structlog.get_logger()
+
+
+def serve(settings: PreprocessSettings, stop: threading.Event) -> None:
+    own = hello(settings)
+    tracer = Tracer("preprocess", settings.trace_ring, settings.trace_ratio)
+    registry = ProcessRegistry()
+    engine = Engine(settings, EngineMetrics(registry), LinkMessage(hello=own).SerializeToString)
+    dispatchers = Dispatchers(
+        split_addresses(settings.preprocess_dispatchers),
+        engine,
+        lambda address: open_channel(address, settings),
+        token_metadata(settings.secret("mesh_token")),
+    )
+    token = settings.secret("mesh_token")
+    repository = Repository(engine.catalog, dispatchers.control, token=token)
+    front = build(settings, engine, repository, tracer, registry)
+    control = Control(own, tracer, stop, engine, front.ready)
+    metrics = serve_metrics(settings.preprocess_metrics_bind, registry)
+    watch = Periodic(front.health.refresh, HEALTH_PERIOD_S, "health")
+    with control_server(settings, control) as server:
+        engine.start()
+        dispatchers.start()
+        front.start()
+        watch.start()
+        server.set_ready(True)
+        log.info("front.serving", bind=settings.preprocess_bind, port=front.transport.port)
+        stop.wait()
+        server.set_ready(False)
+        drain(front, settings.drain_grace_s)
+        watch.stop()
+        front.stop(1.0)
+        dispatchers.stop()
+        engine.stop()
+    metrics.shutdown()
+
+
+def drain(front: Front, grace_s: float) -> None:
+    """Refuse new requests, and wait for those accepted."""
+    limit = Deadline.after(grace_s)
+    front.servicer.drain()
+    while front.inference.open_requests and not limit.passed():
+        time.sleep(DRAIN_POLL_S)
+
+
+def control_server(settings: PreprocessSettings, control: Control) -> Server:
+    bind = settings.preprocess_control_bind
+    require_token_off_loopback(bind, settings, "SITS_PREPROCESS_CONTROL_BIND")
+    tokens = [token for name in ("mesh_token", "admin_token") if (token := settings.secret(name))]
+    server = Server(bind, settings, tokens=tokens)
+    server.add(add_ControlServicer_to_server, control, "sits.v1.Control")
+    return server
+
+
+def hello(settings: PreprocessSettings) -> Hello:
+    return Hello(
+        role=Role.ROLE_PREPROCESS,
+        id=new_process_id("preprocess"),
+        host=host_id(),
+        numa_node=-1,
+        software_version=version("sits-preprocess"),
+        control_address=settings.preprocess_control_bind,
+    )
+
+
+if __name__ == "__main__":
+    run("preprocess", PreprocessSettings, serve)

@@ -1,0 +1,142 @@
+"""From a draft to a request that can be batched and run, or to the error that says why not."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sits_core.clock import Deadline, earliest
+from sits_core.errors import SitsError, Unimplemented
+from sits_core.tracing import TraceContext
+from sits_preprocess.access import TENANT_HEADER, Access
+from sits_preprocess.catalog import Catalog
+from sits_preprocess.oip.draft import Draft, check_head
+from sits_preprocess.oip.limits import with_request_id
+from sits_preprocess.oip.outputs import Wanted
+from sits_preprocess.oip.parameters import NO_OPTIONS, Options, read_options
+from sits_preprocess.oip.signature import Signature, Signatures
+from sits_preprocess.oip.tensors import rows_of
+from sits_preprocess.request import Answer, Request
+from sits_preprocess.shared_memory import Regions
+from sits_preprocess.transport.call import Call, StreamCall
+
+
+class Origin(NamedTuple):
+    """What a call's metadata says about every request that it brings."""
+
+    key_tenant: str
+    named_tenant: str
+    deadline: Deadline | None
+    traceparent: str | None
+
+
+@dataclass(slots=True)
+class Admitted:
+    """As much as is known of a request; `request` is None until all of it is checked."""
+
+    received_ns: int
+    tenant: str
+    id: str = ""
+    signature: Signature | None = None
+    wanted: Sequence[Wanted] = ()
+    parent: TraceContext | None = None
+    trace: TraceContext | None = None
+    request: Request | None = None
+
+
+class Admission:
+    """Checks against the catalog, the caller's rights and the protocol's rules."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        access: Access,
+        regions: Regions,
+        sample: Callable[[str, str | None], TraceContext | None],
+        new_span_id: Callable[[], bytes],
+        default_timeout_s: float,
+    ) -> None:
+        self._catalog, self._access, self._regions = catalog, access, regions
+        self._sample, self._new_span_id = sample, new_span_id
+        self._default_timeout_s = default_timeout_s
+        self._signatures = Signatures()
+
+    def origin(self, call: Call | StreamCall) -> Origin:
+        """Raises `Unauthenticated` when the call lacks a key it needs."""
+        metadata = call.metadata
+        return Origin(
+            self._access.require_client(metadata),
+            metadata.get(TENANT_HEADER, ""),
+            call.deadline,
+            metadata.get("traceparent"),
+        )
+
+    def blank(self, origin: Origin, received_ns: int) -> Admitted:
+        return Admitted(received_ns, origin.key_tenant or self._access.default_tenant)
+
+    def check(
+        self, draft: Draft, origin: Origin, into: Admitted, answer: Callable[[Answer], None]
+    ) -> Request:
+        """Fill `into` step by step, so that a refusal is accounted to what is known by then.
+
+        Raises `SitsError`. Whatever happens, the caller releases `into.wanted`.
+        """
+        into.id = draft.id
+        into.signature = self._signature(draft)
+        try:
+            return self._check(draft, origin, into, into.signature, answer)
+        except SitsError as error:
+            raise with_request_id(error, draft.id) from None
+
+    def _signature(self, draft: Draft) -> Signature:
+        check_head(draft)
+        signature = self._signatures.of(self._catalog.find(draft.model, draft.version))
+        if signature.decoupled:
+            raise Unimplemented(
+                "ModelInfer RPC doesn't support models with decoupled transaction policy"
+            )
+        return signature
+
+    def _check(
+        self,
+        draft: Draft,
+        origin: Origin,
+        into: Admitted,
+        signature: Signature,
+        answer: Callable[[Answer], None],
+    ) -> Request:
+        options = read_options(draft.parameters) if draft.parameters else NO_OPTIONS
+        into.tenant = self._access.tenant(origin.key_tenant, options.tenant or origin.named_tenant)
+        self._trace(origin, into, signature.model.name)
+        inputs = draft.inputs(signature, self._regions)
+        rows = rows_of(signature, inputs)
+        into.wanted = draft.outputs(signature, self._regions)
+        into.request = Request(
+            id=draft.id,
+            model=signature.model.name,
+            version=signature.model.version,
+            inputs=inputs,
+            rows=rows,
+            answer=answer,
+            outputs=tuple([output.position for output in into.wanted]),
+            parameters=options.custom,
+            tenant=into.tenant,
+            priority=options.priority,
+            deadline=self._deadline(origin, options, into.received_ns),
+            trace=into.trace,
+            received_ns=into.received_ns,
+            payload_bytes=sum([len(tensor.data) for tensor in inputs]),
+        )
+        return into.request
+
+    def _trace(self, origin: Origin, into: Admitted, model: str) -> None:
+        """Our span is recorded at the end, but what happens below it needs its id now."""
+        into.parent = parent = self._sample(model, origin.traceparent)
+        if parent is not None:
+            into.trace = TraceContext(parent.trace_id, self._new_span_id())
+
+    def _deadline(self, origin: Origin, options: Options, now: int) -> Deadline | None:
+        """The earlier of the call's and the request's; the server's own where neither is."""
+        limit_s = options.timeout_us / 1e6
+        if not limit_s and origin.deadline is None:
+            limit_s = self._default_timeout_s
+        return earliest(origin.deadline, Deadline.after(limit_s, now) if limit_s else None)

@@ -1,0 +1,48 @@
+"""`sits.v1.Control` of the front door."""
+
+import threading
+from collections.abc import Callable
+
+import grpc
+
+from sits_core.control import BaseControl
+from sits_core.tracing import Tracer
+from sits_preprocess.engine import Engine
+from sits_protos.v1 import control_pb2 as pb
+from sits_protos.v1.link_pb2 import Hello, ModelEntry
+
+
+class Control(BaseControl):
+    """Adds the models known here and the dispatchers linked to `GetState`."""
+
+    def __init__(
+        self,
+        hello: Hello,
+        tracer: Tracer,
+        drain: threading.Event,
+        engine: Engine,
+        ready: Callable[[], bool],
+    ) -> None:
+        super().__init__(hello, tracer, drain)
+        self._engine, self._ready = engine, ready
+
+    def GetState(
+        self, request: pb.GetStateRequest, context: grpc.ServicerContext
+    ) -> pb.GetStateResponse:
+        state = super().GetState(request, context)
+        state.ready = self._ready()
+        for link in self._engine.links():
+            state.peers.add(
+                hello=Hello(id=link.process_id),
+                address=link.address,
+                connected=True,
+                transport="grpc",
+                batches_in_flight=len(link.in_flight),
+            )
+        for model in self._engine.catalog.models():
+            state.models.append(
+                ModelEntry(
+                    name=model.name, version=model.version, state=model.state, reason=model.reason
+                )
+            )
+        return state

@@ -1,0 +1,135 @@
+"""A fake engine, and models with tensors, for tests of the front port."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from sits_core.errors import Cancelled, Internal, SitsError
+from sits_preprocess.catalog import Model
+from sits_preprocess.request import Answer, Request, TensorData
+from sits_preprocess.testing import FakeCatalog
+from sits_protos.oip.grpc_service_pb2 import ModelMetadataResponse
+from sits_protos.oip.model_config_pb2 import DataType, ModelConfig
+from sits_protos.v1.link_pb2 import ModelState
+
+Spec = tuple[str, str, Sequence[int]]
+"""Name, datatype and dims of a tensor, dims without the batch dimension."""
+
+Run = Callable[[Request], Sequence[TensorData]]
+DATATYPES = (
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
+    "FP16", "FP32", "FP64", "BF16", "BYTES",
+)  # fmt: skip
+
+
+def model(
+    name: str,
+    inputs: Sequence[Spec],
+    outputs: Sequence[Spec],
+    *,
+    version: str = "1",
+    max_batch_size: int = 0,
+    optional: Sequence[str] = (),
+    decoupled: bool = False,
+    state: ModelState.ValueType = ModelState.MODEL_STATE_READY,
+    labels: Mapping[str, tuple[str, ...]] | None = None,
+) -> Model:
+    """A model with tensors."""
+    lead = [-1] if max_batch_size else []
+    metadata = ModelMetadataResponse(name=name, versions=[version], platform="fake")
+    config = ModelConfig(name=name, max_batch_size=max_batch_size)
+    config.model_transaction_policy.decoupled = decoupled
+    for tensor, datatype, dims in inputs:
+        metadata.inputs.add(name=tensor, datatype=datatype, shape=[*lead, *dims])
+        config.input.add(
+            name=tensor, data_type=_type(datatype), dims=dims, optional=tensor in optional
+        )
+    for tensor, datatype, dims in outputs:
+        metadata.outputs.add(name=tensor, datatype=datatype, shape=[*lead, *dims])
+        config.output.add(name=tensor, data_type=_type(datatype), dims=dims)
+    return Model(name, version, state, "", metadata, config, labels or {})
+
+
+def _type(datatype: str) -> DataType.ValueType:
+    return DataType.Value("TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}")
+
+
+def identity(request: Request) -> Sequence[TensorData]:
+    """Each input comes back as the output of the same number."""
+    return [t._replace(name=t.name.replace("INPUT", "OUTPUT")) for t in request.inputs]
+
+
+class FakeEngine:
+    """Answers at once from the calling thread, or when told, from another."""
+
+    def __init__(self, *models: Model) -> None:
+        self.catalog = FakeCatalog(*models)
+        self.runs: dict[str, Run] = {}
+        self.taken: list[Request] = []
+        self.cancelled: list[Request] = []
+        self.refuse: SitsError | None = None
+        self.hold = False
+        self._open: dict[Request, bool] = {}
+        self._changed = threading.Condition()
+
+    def submit(self, request: Request) -> None:
+        if self.refuse is not None:
+            raise self.refuse
+        with self._changed:
+            self.taken.append(request)
+            self._open[request] = True
+            self._changed.notify_all()
+        if not self.hold:
+            self.finish(request)
+
+    def cancel(self, request: Request) -> None:
+        with self._changed:
+            self.cancelled.append(request)
+            self._changed.notify_all()
+        self.finish(request, Answer(error=Cancelled("cancelled by the client")))
+
+    def finish(self, request: Request, answer: Answer | None = None) -> None:
+        """Answer `request`, unless it has been answered already."""
+        if self._open.pop(request, False):
+            request.answer(answer or self._run(request))
+
+    def finish_all(self) -> None:
+        for request in list(self._open):
+            self.finish(request)
+
+    @property
+    def open_requests(self) -> list[Request]:
+        return list(self._open)
+
+    def wait(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+        with self._changed:
+            if not self._changed.wait_for(condition, timeout_s):
+                raise TimeoutError(f"not so within {timeout_s} s")
+
+    def _run(self, request: Request) -> Answer:
+        try:
+            outputs = tuple(self.runs.get(request.model, identity)(request))
+        except SitsError as error:
+            return Answer(error=error)
+        names = [o.name for o in self.catalog.find(request.model, request.version).metadata.outputs]
+        wanted = {names[i] for i in request.outputs} or set(names)
+        return Answer(tuple(o for o in outputs if o.name in wanted), executed_rows=request.rows)
+
+
+def default_models() -> list[Model]:
+    """`any_<DATATYPE>` takes any one-dimensional array, `rows` batches, `two` has two of all."""
+    return [
+        *(model(f"any_{d}", [("INPUT0", d, [-1])], [("OUTPUT0", d, [-1])]) for d in DATATYPES),
+        model("rows", [("INPUT0", "FP32", [4])], [("OUTPUT0", "FP32", [4])], max_batch_size=8),
+        model(
+            "two",
+            [("INPUT0", "INT32", [2]), ("INPUT1", "INT32", [2])],
+            [("OUTPUT0", "INT32", [2]), ("OUTPUT1", "INT32", [2])],
+        ),
+    ]
+
+
+def failing(error: SitsError | None = None) -> Run:
+    def run(_request: Request) -> Sequence[TensorData]:
+        raise error or Internal("the model failed")
+
+    return run

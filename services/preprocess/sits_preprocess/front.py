@@ -1,0 +1,116 @@
+"""Puts the front port together from settings and an engine."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry
+
+from sits_core.settings import is_loopback
+from sits_core.tracing import Tracer
+from sits_preprocess.access import Access, read_api_keys
+from sits_preprocess.accounts import Accounts
+from sits_preprocess.admission import Admission
+from sits_preprocess.health import Health
+from sits_preprocess.inference import Engine, Inference
+from sits_preprocess.metadata import Metadata
+from sits_preprocess.methods import Methods, Services
+from sits_preprocess.repository import Repository
+from sits_preprocess.server_settings import LogSettings, TraceSettings
+from sits_preprocess.servicer import OIP, Servicer
+from sits_preprocess.settings import PreprocessSettings
+from sits_preprocess.shared_memory import Regions
+from sits_preprocess.statistics import Statistics
+from sits_preprocess.transport.call import Limits, Transport
+from sits_preprocess.transport.grpcio import GrpcioTransport
+
+READERS = 2
+OPERATORS = 8
+"""Threads for calls that wait, such as a model load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The front port, not started yet."""
+
+    transport: Transport
+    servicer: Servicer
+    inference: Inference
+    health: Health
+    regions: Regions
+    ready: Callable[[], bool]
+    pools: tuple[ThreadPoolExecutor, ...]
+
+    def start(self) -> None:
+        """Raises `SettingsError` when it cannot listen."""
+        self.transport.start()
+
+    def stop(self, grace_s: float) -> None:
+        self.transport.stop(grace_s)
+        for pool in self.pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+        self.regions.close()
+
+
+def build(
+    settings: PreprocessSettings,
+    engine: Engine,
+    repository: Repository,
+    tracer: Tracer,
+    registry: CollectorRegistry,
+) -> Front:
+    """Raises `SettingsError` for an API key file that cannot be used."""
+    access = Access(
+        read_api_keys(settings.preprocess_api_keys_file),
+        settings.secret("admin_token"),
+        loopback=is_loopback(settings.preprocess_bind),
+        default_tenant=settings.preprocess_default_tenant,
+    )
+    regions = Regions(
+        settings.preprocess_allow_client_shm,
+        settings.shm_dir,
+        max_read_bytes=settings.max_message_bytes,
+    )
+    tracing, statistics = TraceSettings(tracer, engine.catalog), Statistics()
+    metadata = Metadata(
+        engine.catalog,
+        version("sits-preprocess"),
+        client_shm=settings.preprocess_allow_client_shm,
+        strict=False,
+    )
+    admission = Admission(
+        engine.catalog,
+        access,
+        regions,
+        tracing.incoming,
+        tracer.new_span_id,
+        settings.preprocess_default_timeout_s,
+    )
+    accounts = Accounts(registry, statistics, tracer)
+    inference = Inference(engine, admission, accounts, settings.max_message_bytes)
+
+    def ready() -> bool:
+        return not inference.draining and metadata.server_ready()
+
+    readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
+    operators = ThreadPoolExecutor(OPERATORS, thread_name_prefix="operator")
+    health = Health(ready, (OIP,))
+    services = Services(
+        ready=ready,
+        metadata=metadata,
+        statistics=statistics,
+        regions=regions,
+        repository=repository,
+        trace_settings=tracing,
+        log_settings=LogSettings(settings.log_level),
+        access=access,
+    )
+    servicer = Servicer(inference, Methods(services, operators), health, readers)
+    limits = Limits(
+        settings.max_message_bytes,
+        settings.preprocess_stream_requests,
+        settings.preprocess_stream_bytes,
+    )
+    transport = GrpcioTransport(settings.preprocess_bind, servicer.routes(), limits)
+    return Front(transport, servicer, inference, health, regions, ready, (readers, operators))

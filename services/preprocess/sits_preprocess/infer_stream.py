@@ -1,0 +1,118 @@
+"""`ModelStreamInfer`: many requests on one stream, answered in the order they came."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from sits_core.errors import SitsError, Unavailable
+from sits_preprocess.inference import SHUTTING_DOWN, Exchange, Inference
+from sits_preprocess.oip.reading import draft_of, parse
+from sits_preprocess.oip.result import Result
+from sits_preprocess.oip.writing import stream_response_of
+from sits_preprocess.transport.call import Held, StreamCall
+
+GRPC_ERROR = "triton_grpc_error"
+Defer = Callable[[int, Callable[[], None]], None]
+"""Runs a step at once, or elsewhere when a message of that many bytes is slow to read."""
+
+
+class _Place:
+    """One request's place in the order of answers."""
+
+    __slots__ = ("error", "exchange", "message", "size_bytes")
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.exchange: Exchange | None = None
+        self.message: bytes | None = None
+        self.error: SitsError | None = None
+
+
+class InferStream:
+    """Handler of one stream.
+
+    A refused request is answered by a message with `error_message`, and the stream goes
+    on; with the header `triton_grpc_error: true` the first error ends it with its status,
+    after the answers to what came before. Answers wait for those before them.
+    """
+
+    def __init__(
+        self,
+        call: StreamCall,
+        inference: Inference,
+        defer: Defer,
+        ended: Callable[["InferStream"], None],
+    ) -> None:
+        self._call, self._inference, self._defer, self._on_ended = call, inference, defer, ended
+        self._origin = inference.admission.origin(call)
+        self._error_ends = call.metadata.get(GRPC_ERROR, "").lower() == "true"
+        self._lock = threading.Lock()
+        self._places: deque[_Place] = deque()
+        self._closing: Callable[[], None] | None = None
+        self._ended = False
+
+    def on_message(self, message: bytes) -> None:
+        place = _Place(len(message))
+        with self._lock:
+            if self._ended:
+                return
+            self._places.append(place)
+        self._defer(len(message), partial(self._start, message, place))
+
+    def on_half_close(self) -> None:
+        self._close(self._call.finish)
+
+    def on_end(self) -> None:
+        self._abandon()
+        self._on_ended(self)
+
+    def drain(self) -> None:
+        """End the stream, telling the client to go elsewhere, once all is answered."""
+        self._close(partial(self._call.fail, Unavailable(SHUTTING_DOWN)))
+
+    def _start(self, message: bytes, place: _Place) -> None:
+        place.exchange = self._inference.start(
+            lambda: draft_of(parse(message)), self._origin, partial(self._answered, place)
+        )
+        if self._ended:
+            place.exchange.cancel()
+
+    def _answered(self, place: _Place, result: Result) -> None:
+        message = stream_response_of(result).SerializeToString()
+        place.error, place.message = result.error, message
+        with self._lock:  # keeps senders in order
+            failed = self._send_complete()
+            closing = None if self._places or self._ended else self._closing
+        if failed is not None:
+            self._call.fail(failed)
+            self._abandon()
+        elif closing is not None:
+            closing()
+
+    def _send_complete(self) -> SitsError | None:
+        """Send what is complete from the front on; returns the error that ends the stream."""
+        while self._places and (message := self._places[0].message) is not None:
+            place = self._places.popleft()
+            if self._error_ends and place.error is not None:
+                self._ended = True
+                return place.error
+            self._call.send(message, Held(1, place.size_bytes))
+        return None
+
+    def _abandon(self) -> None:
+        """Nobody waits for what is still in flight."""
+        with self._lock:
+            self._ended = True
+            places = list(self._places)
+            self._places.clear()
+        for place in places:
+            if place.exchange is not None:
+                place.exchange.cancel()
+
+    def _close(self, how: Callable[[], None]) -> None:
+        with self._lock:
+            self._closing = how
+            idle = not self._places and not self._ended
+        if idle:
+            how()

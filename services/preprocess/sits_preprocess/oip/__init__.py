@@ -1,0 +1,1 @@
+"""The Open Inference Protocol: its messages to checked requests, and answers back to messages."""

@@ -1,0 +1,137 @@
+"""`inference.ModelInferRequest` to a draft: where each input's data is, and in which form."""
+
+from collections.abc import Iterator
+from functools import partial
+
+from google.protobuf.message import DecodeError
+
+from sits_core.errors import InvalidArgument
+from sits_preprocess.oip.contents import pack
+from sits_preprocess.oip.draft import Draft
+from sits_preprocess.oip.limits import (
+    MAX_ID_CHARS,
+    MAX_PARAMETERS,
+    MAX_RANK,
+    MAX_TENSORS,
+    check_count,
+    check_name,
+)
+from sits_preprocess.oip.outputs import RegionRange, read_outputs, region_range
+from sits_preprocess.oip.parameters import oip_values
+from sits_preprocess.oip.signature import InputSpec, Signature
+from sits_preprocess.oip.tensors import check_data, check_declared, check_names, check_size
+from sits_preprocess.request import TensorData
+from sits_preprocess.shared_memory import Regions
+from sits_protos.oip.grpc_service_pb2 import ModelInferRequest
+
+Input = ModelInferRequest.InferInputTensor
+
+
+def parse(message: bytes) -> ModelInferRequest:
+    try:
+        return ModelInferRequest.FromString(message)
+    except DecodeError:
+        raise InvalidArgument(
+            f"expected an inference.ModelInferRequest, got {len(message)} bytes that are none"
+        ) from None
+
+
+def draft_of(request: ModelInferRequest) -> Draft:
+    """Raises `InvalidArgument` when the request declares more than the limits allow."""
+    check_name("request id", request.id, MAX_ID_CHARS)
+    check_count("inputs", len(request.inputs), MAX_TENSORS)
+    check_count("raw_input_contents", len(request.raw_input_contents), MAX_TENSORS)
+    check_count("outputs", len(request.outputs), MAX_TENSORS)
+    return Draft(
+        request.id,
+        request.model_name,
+        request.model_version,
+        oip_values(request.parameters) if request.parameters else {},
+        partial(_read_inputs, request),
+        partial(read_outputs, request.outputs),
+    )
+
+
+def _read_inputs(
+    request: ModelInferRequest, signature: Signature, regions: Regions
+) -> tuple[TensorData, ...]:
+    raw = request.raw_input_contents
+    entries = iter(raw) if raw else None
+    tensors: list[TensorData] = []
+    for tensor in request.inputs:
+        check_rank(tensor.name, len(tensor.shape))
+        shape = tuple(tensor.shape)
+        spec = check_declared(signature, tensor.name, tensor.datatype, shape)
+        data = _data(tensor, shape, entries, signature, spec, regions)
+        checked = TensorData(spec.name, spec.datatype, shape, data)
+        check_data(signature, spec, checked)
+        tensors.append(checked)
+    check_names(signature, [tensor.name for tensor in tensors])
+    if entries is not None and (surplus := sum(1 for _ in entries)):
+        raise InvalidArgument(
+            f"unexpected raw_input_contents for model '{signature.model.name}': expected "
+            f"{len(raw) - surplus} entries, one for each input that is not in shared memory, "
+            f"got {len(raw)}"
+        )
+    return tuple(tensors)
+
+
+def check_rank(name: str, rank: int) -> None:
+    if rank > MAX_RANK:
+        raise InvalidArgument(
+            f"input {name[:80]!r} has {rank} dimensions, expected at most {MAX_RANK}"
+        )
+
+
+def _data(
+    tensor: Input,
+    shape: tuple[int, ...],
+    entries: Iterator[bytes] | None,
+    signature: Signature,
+    spec: InputSpec,
+    regions: Regions,
+) -> bytes | memoryview:
+    """From shared memory, else the next raw entry, else the typed contents."""
+    model, has_contents = signature.model.name, tensor.HasField("contents")
+    if tensor.parameters:
+        check_count(f"parameters of input '{spec.name}'", len(tensor.parameters), MAX_PARAMETERS)
+        place = region_range(spec.name, tensor.parameters)
+        if place is not None:
+            if has_contents:
+                raise InvalidArgument(
+                    "contents field must not be specified when using shared memory for "
+                    f"'{spec.name}' for model '{model}'"
+                )
+            return _borrowed(place, shape, signature, spec, regions)
+    if entries is None:
+        if has_contents:
+            return pack(spec.name, model, spec.datatype, tensor.contents)
+        raise _no_data(spec.name, model)
+    if has_contents:
+        raise InvalidArgument(
+            "contents field must not be specified when using raw_input_contents for "
+            f"'{spec.name}' for model '{model}'"
+        )
+    data = next(entries, None)
+    if data is None:
+        raise _no_data(spec.name, model)
+    return data
+
+
+def _borrowed(
+    place: RegionRange,
+    shape: tuple[int, ...],
+    signature: Signature,
+    spec: InputSpec,
+    regions: Regions,
+) -> memoryview:
+    """A copy: what was checked must not change any more under our hands."""
+    check_size(signature, spec, shape, place.byte_size)
+    with regions.borrow(*place) as borrowed:
+        return borrowed.view
+
+
+def _no_data(name: str, model: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"unable to find data for input tensor '{name}' for model '{model}' in request."
+    )

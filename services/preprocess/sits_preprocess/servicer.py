@@ -1,0 +1,74 @@
+"""The front port: one route for every method of the Open Inference Protocol and of health."""
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+
+from sits_preprocess.health import Health
+from sits_preprocess.infer_stream import InferStream
+from sits_preprocess.inference import Inference
+from sits_preprocess.methods import Methods
+from sits_preprocess.oip.reading import draft_of, parse
+from sits_preprocess.oip.result import Result
+from sits_preprocess.oip.writing import response_of
+from sits_preprocess.transport.call import Call, Routes, StreamCall, StreamFactory, run_unary
+
+OIP = "inference.GRPCInferenceService"
+SLOW_BYTES = 256 << 10
+"""Messages from this size on are read by other threads: no small one waits behind them."""
+
+
+class Servicer:
+    """Small requests are read on the transport's own thread, large ones by `readers`."""
+
+    def __init__(
+        self, inference: Inference, methods: Methods, health: Health, readers: Executor
+    ) -> None:
+        self._inference, self._methods = inference, methods
+        self._health, self._readers = health, readers
+        self._streams: set[InferStream] = set()
+
+    def routes(self) -> Routes:
+        unary = {f"/{OIP}/{name}": call for name, call in self._methods.handlers().items()}
+        unary[f"/{OIP}/ModelInfer"] = self.model_infer
+        unary["/grpc.health.v1.Health/Check"] = self._health.check
+        streams: dict[str, StreamFactory] = {
+            f"/{OIP}/ModelStreamInfer": self.model_stream_infer,
+            "/grpc.health.v1.Health/Watch": self._health.watch,
+        }
+        return Routes(unary, streams)
+
+    def model_infer(self, message: bytes, call: Call) -> None:
+        self._defer(len(message), partial(run_unary, self._infer, message, call))
+
+    def model_stream_infer(self, call: StreamCall) -> InferStream:
+        stream = InferStream(call, self._inference, self._defer, self._streams.discard)
+        self._streams.add(stream)
+        return stream
+
+    def drain(self) -> None:
+        """No new requests; streams end once what they brought is answered."""
+        self._inference.drain()
+        self._health.refresh()
+        for stream in list(self._streams):
+            stream.drain()
+
+    def _infer(self, message: bytes, call: Call) -> None:
+        origin = self._inference.admission.origin(call)
+        exchange = self._inference.start(
+            lambda: draft_of(parse(message)), origin, partial(_respond, call)
+        )
+        call.on_cancel(exchange.cancel)
+
+    def _defer(self, size_bytes: int, step: Callable[[], None]) -> None:
+        if size_bytes < SLOW_BYTES:
+            step()
+        else:
+            self._readers.submit(step)
+
+
+def _respond(call: Call, result: Result) -> None:
+    if result.error is not None:
+        call.fail(result.error)
+    else:
+        call.respond(response_of(result).SerializeToString())

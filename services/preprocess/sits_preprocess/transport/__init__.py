@@ -1,0 +1,1 @@
+"""Transports of the front port behind one seam (`call`): `grpcio` and `native`."""
