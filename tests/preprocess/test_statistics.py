@@ -41,6 +41,7 @@ def test_a_model_never_asked_reports_zeros() -> None:
     one = stats(Statistics())
     assert (one.name, one.version, one.inference_count, one.execution_count) == ("m", "1", 0, 0)
     assert one.last_inference == 0
+    assert one.inference_stats.HasField("queue")
     assert one.inference_stats.queue.count == 0
 
 

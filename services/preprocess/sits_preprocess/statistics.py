@@ -49,9 +49,9 @@ class Statistics:
         response = pb.ModelStatisticsResponse()
         for model in models:
             stats = response.model_stats.add(name=model.name, version=model.version)
-            if counters := self._counters.get((model.name, model.version)):
-                with counters.lock:
-                    counters.write(stats)
+            counters = self._counters.get((model.name, model.version)) or _Counters()
+            with counters.lock:
+                counters.write(stats)
         return response
 
     def _add(self, key: tuple[str, str]) -> "_Counters":
