@@ -94,7 +94,10 @@ def test_a_model_is_ready_when_it_would_accept_a_request(
     assert ready(metadata, name, version) is expected
 
 
-@pytest.mark.parametrize(("name", "version"), [("", ""), ("m", "abc"), ("m", "1p0"), ("a\0", "")])
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("", ""), ("m", "abc"), ("m", "1p0"), ("m", "01"), ("m", "-1"), ("a\0", ""), ("n" * 300, "")],
+)
 def test_a_malformed_name_or_version_is_an_error_even_for_readiness(
     metadata: Metadata, name: str, version: str
 ) -> None:
@@ -135,7 +138,7 @@ def test_config_is_that_of_the_version_asked(metadata: Metadata, catalog: FakeCa
     [
         ("unknown", "", NotFound), ("m", "999", NotFound), ("young", "", Unavailable),
         ("broken", "", Unavailable), ("m", "11", Unavailable), ("m", "abc", InvalidArgument),
-        ("", "", InvalidArgument),
+        ("m", "01", InvalidArgument), ("", "", InvalidArgument), ("a\nb", "", InvalidArgument),
     ],
 )  # fmt: skip
 def test_metadata_and_config_agree_about_models_that_cannot_answer(

@@ -1,7 +1,8 @@
 """What the front door says about itself and about models, from what executors announced."""
 
-from sits_core.errors import NotFound, Unavailable
+from sits_core.errors import InvalidArgument, NotFound, Unavailable
 from sits_preprocess.catalog import Catalog, Model
+from sits_preprocess.oip.limits import check_name
 from sits_protos.oip import grpc_service_pb2 as pb
 
 SERVER_NAME = "sits"
@@ -53,14 +54,14 @@ class Metadata:
     def model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
         """False for a name or version nobody announced, so that clients can poll for it."""
         try:
-            self._catalog.find(request.name, request.version)
+            self._find(request.name, request.version)
         except (NotFound, Unavailable):
             return pb.ModelReadyResponse(ready=False)
         return pb.ModelReadyResponse(ready=True)
 
     def model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
         """Metadata of one version; `versions` lists all that are ready."""
-        model = self._catalog.find(request.name, request.version)
+        model = self._find(request.name, request.version)
         response = pb.ModelMetadataResponse()
         response.CopyFrom(model.metadata)
         response.name = model.name
@@ -68,7 +69,7 @@ class Metadata:
         return response
 
     def model_config(self, request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
-        model = self._catalog.find(request.name, request.version)
+        model = self._find(request.name, request.version)
         return pb.ModelConfigResponse(config=model.config)
 
     def statistics_models(self, request: pb.ModelStatisticsRequest) -> list[Model]:
@@ -77,10 +78,14 @@ class Metadata:
         if not request.name:
             return [model for model in self._catalog.models() if model.ready]
         try:
-            model = self._catalog.find(request.name, request.version)
+            model = self._find(request.name, request.version)
         except NotFound:
             raise NotFound(self._not_available(request.name)) from None
         return [model] if request.version else self._ready(request.name)
+
+    def _find(self, name: str, version: str) -> Model:
+        check_model_name(name)
+        return self._catalog.find(name, version)
 
     def _ready(self, name: str) -> list[Model]:
         return [model for model in self._catalog.models() if model.name == name and model.ready]
@@ -89,6 +94,13 @@ class Metadata:
         if knows(self._catalog, name):
             return f"requested model version is not available for model '{name}'"
         return f"requested model '{name}' is not available"
+
+
+def check_model_name(name: str) -> None:
+    """Raises `InvalidArgument` for a name that no model can have."""
+    if not name:
+        raise InvalidArgument("expected a model name, got none")
+    check_name("model name", name)
 
 
 def knows(catalog: Catalog, name: str) -> bool:

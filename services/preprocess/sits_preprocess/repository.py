@@ -21,6 +21,7 @@ from sits_core.errors import (
 )  # fmt: skip
 from sits_core.rpc import token_metadata
 from sits_preprocess.catalog import Catalog, Model
+from sits_preprocess.metadata import check_model_name
 from sits_protos.oip import grpc_service_pb2 as pb
 from sits_protos.v1 import control_pb2
 from sits_protos.v1.control_pb2_grpc import ControlStub
@@ -93,7 +94,7 @@ class Repository:
     ) -> pb.RepositoryModelLoadResponse:
         """Load or reload on all executors; returns when requests for the model are accepted."""
         _check_repository_name(request.repository_name)
-        _check_model_name(request.model_name)
+        check_model_name(request.model_name)
         config, files = _load_parameters(request.parameters)
         ask = control_pb2.LoadModelRequest(
             model=request.model_name, config_json=config, files=files
@@ -110,7 +111,7 @@ class Repository:
     ) -> pb.RepositoryModelUnloadResponse:
         """Accept no more requests for the model; those that were accepted finish."""
         _check_repository_name(request.repository_name)
-        _check_model_name(request.model_name)
+        check_model_name(request.model_name)
         ask = control_pb2.UnloadModelRequest(
             model=request.model_name, unload_dependents=_unload_dependents(request.parameters)
         )
@@ -168,11 +169,6 @@ def _index(
 def _check_repository_name(name: str) -> None:
     if name:
         raise Unimplemented("'repository_name' specification is not supported")
-
-
-def _check_model_name(name: str) -> None:
-    if not name or not name.isprintable():
-        raise InvalidArgument(f"expected a model name of printable characters, got '{name[:100]}'")
 
 
 def _load_parameters(parameters: Parameters) -> tuple[str, dict[str, bytes]]:
