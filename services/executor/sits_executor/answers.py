@@ -1,0 +1,89 @@
+"""Result messages: one for every batch, whatever became of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sits_core.clock import now_ns
+from sits_core.errors import SitsError
+from sits_executor.batch import Batch, Drops
+from sits_protos.v1.common_pb2 import Tensor
+from sits_protos.v1.link_pb2 import (
+    BatchHeader,
+    LinkMessage,
+    RequestResult,
+    ResultHeader,
+    StageTimes,
+)
+
+
+@dataclass(slots=True)
+class Stages:
+    """When a batch reached each stage, Unix ns; 0 = it did not."""
+
+    received: int
+    input: int = 0
+    infer: int = 0
+    output: int = 0
+    sent: int = 0
+
+    def to_proto(self) -> StageTimes:
+        return StageTimes(
+            executor_received=self.received,
+            input_started=self.input,
+            infer_started=self.infer,
+            output_started=self.output,
+            executor_sent=self.sent,
+        )
+
+
+@dataclass(slots=True)
+class Run:
+    """What one batch came to: errors by position, outputs of all the others."""
+
+    stages: Stages
+    errors: Drops = field(default_factory=dict)
+    outputs: Sequence[Tensor] = ()
+    executed_rows: int = 0
+    execution: int = 0
+    failed_runs: int = 0
+
+
+def result(batch: Batch, run: Run, instance: str, version: str) -> LinkMessage:
+    """Requests with an error have no rows in the outputs."""
+    run.stages.sent = now_ns()
+    header = ResultHeader(
+        batch_id=batch.header.batch_id,
+        requests=len(batch.requests),
+        instance=instance,
+        times=run.stages.to_proto(),
+        executed_rows=run.executed_rows,
+        version=version,
+        execution=run.execution,
+    )
+    return LinkMessage(result=header, results=_results(batch, run.errors), outputs=run.outputs)
+
+
+def whole_failure(
+    header: BatchHeader, error: SitsError, instance: str, stages: Stages
+) -> LinkMessage:
+    """The batch as a whole failed: a header only."""
+    stages.sent = now_ns()
+    return LinkMessage(
+        result=ResultHeader(
+            batch_id=header.batch_id,
+            requests=header.requests,
+            instance=instance,
+            times=stages.to_proto(),
+            error=error.to_proto(),
+            version=header.version,
+        )
+    )
+
+
+def _results(batch: Batch, errors: Mapping[int, SitsError]) -> list[RequestResult]:
+    return [
+        RequestResult(error=errors[position].to_proto(), final=True)
+        if position in errors
+        else RequestResult(rows=request.rows, final=True)
+        for position, request in enumerate(batch.requests)
+    ]

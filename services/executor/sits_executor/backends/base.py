@@ -1,0 +1,85 @@
+"""The seam between the executor and whatever computes: one small protocol."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from sits_core.datatypes import Array
+from sits_protos.oip.model_config_pb2 import ModelConfig
+
+ParameterValue = bool | int | str | float
+Arrays = Mapping[str, Array]
+Parameters = Mapping[str, ParameterValue]
+
+Dim = int | str | None
+"""Fixed size, name of a size that varies, or a size that varies and has no name."""
+
+
+class TensorSpec(NamedTuple):
+    """An input or output as the model itself declares it; `shape` None = any rank."""
+
+    name: str
+    datatype: str
+    shape: tuple[Dim, ...] | None
+    optional: bool = False
+
+
+class Signature(NamedTuple):
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+class LoadError(Exception):
+    """A model cannot be loaded. The text says why and is safe to show."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSpec:
+    """What a factory gets: one version of one model, and the share of the machine it may use.
+
+    `config` is as given, not yet completed. `threads` is for one instance.
+    `gpu` is None for the CPU, else the index of the CUDA device.
+    """
+
+    model: str
+    version: str
+    directory: Path
+    filename: str
+    config: ModelConfig
+    instances: int
+    threads: int
+    gpu: int | None
+
+    def parameter(self, key: str, default: str = "") -> str:
+        """A `parameters` entry of config.pbtxt."""
+        if key not in self.config.parameters:
+            return default
+        return self.config.parameters[key].string_value
+
+
+class Backend(Protocol):
+    """A loaded model version. `run` is called by as many threads as there are instances."""
+
+    @property
+    def signature(self) -> Signature | None:
+        """None when the model does not tell, so that its configuration must."""
+        ...
+
+    @property
+    def fallback(self) -> str:
+        """Why it runs on the CPU although a GPU was asked for; empty when it does not."""
+        ...
+
+    def run(self, inputs: Arrays, parameters: Parameters) -> Arrays:
+        """A pure function: keeps nothing of a run, changes no input (they may be read-only).
+
+        Outputs may have any memory layout and byte order. Whatever it raises fails the run.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+Factory = Callable[[LoadSpec], Backend]
+"""Raises `LoadError`; anything else it raises is logged whole and shown only as a safe cause."""

@@ -1,0 +1,193 @@
+"""ONNX Runtime: sessions sized to their share of the CPUs, or on the GPU that was asked for."""
+
+import ctypes
+import math
+from typing import Any, Final
+
+import numpy as np
+import onnxruntime as ort
+
+from sits_core.datatypes import BYTES, NUMPY_TYPES, Array
+from sits_executor.backends.base import (
+    Arrays,
+    Backend,
+    Dim,
+    LoadError,
+    LoadSpec,
+    Parameters,
+    Signature,
+    TensorSpec,
+)
+from sits_executor.backends.text import bytes_of, texts
+from sits_executor.safe import safe_cause
+
+_TYPES: Final = {
+    "tensor(bool)": "BOOL",
+    "tensor(uint8)": "UINT8",
+    "tensor(uint16)": "UINT16",
+    "tensor(uint32)": "UINT32",
+    "tensor(uint64)": "UINT64",
+    "tensor(int8)": "INT8",
+    "tensor(int16)": "INT16",
+    "tensor(int32)": "INT32",
+    "tensor(int64)": "INT64",
+    "tensor(float16)": "FP16",
+    "tensor(float)": "FP32",
+    "tensor(double)": "FP64",
+    "tensor(bfloat16)": "BF16",
+    "tensor(string)": BYTES,
+}
+_BF16_ONNX_TYPE = 16
+_CUDA = "CUDAExecutionProvider"
+_CPU = "CPUExecutionProvider"
+_ERRORS_ONLY = 3
+
+
+class OnnxBackend:
+    """One session, shared by all instances: ONNX Runtime runs it from many threads."""
+
+    def __init__(
+        self, session: ort.InferenceSession, signature: Signature, outputs: list[str], fallback: str
+    ) -> None:
+        self._session, self._signature, self._outputs = session, signature, outputs
+        self._fallback = fallback
+        self._types = {spec.name: spec.datatype for spec in (*signature.inputs, *signature.outputs)}
+        self._has_bf16 = "BF16" in self._types.values()
+
+    @property
+    def signature(self) -> Signature:
+        return self._signature
+
+    @property
+    def fallback(self) -> str:
+        return self._fallback
+
+    def run(self, inputs: Arrays, parameters: Parameters) -> Arrays:
+        feeds = {name: self._feed(name, array) for name, array in inputs.items()}
+        if self._has_bf16:
+            return self._run_values(feeds)
+        results = self._session.run(self._outputs, feeds)
+        return {
+            name: self._result(name, array)
+            for name, array in zip(self._outputs, results, strict=True)
+        }
+
+    def close(self) -> None:
+        del self._session
+
+    def _feed(self, name: str, array: Array) -> Array:
+        return texts(array) if self._types[name] == BYTES else array
+
+    def _result(self, name: str, array: Array) -> Array:
+        return bytes_of(array) if self._types[name] == BYTES else array
+
+    def _run_values(self, feeds: dict[str, Array]) -> Arrays:
+        """NumPy has no bfloat16, so these models take and give ONNX Runtime's own values."""
+        values = {name: _to_value(array) for name, array in feeds.items()}
+        results = self._session.run_with_ort_values(self._outputs, values)
+        return {
+            name: self._result(name, _from_value(value))
+            for name, value in zip(self._outputs, results, strict=True)
+        }
+
+
+def load(spec: LoadSpec) -> Backend:
+    """Open `spec.filename`. A GPU that was asked for and is not to be had is a `LoadError`."""
+    fallback = ""
+    try:
+        session = _session(spec, spec.gpu)
+    except LoadError as error:
+        if spec.gpu is None or spec.parameter("cpu_fallback") != "true":
+            raise
+        fallback = str(error)
+        session = _session(spec, None)
+    signature = Signature(_specs(session.get_inputs()), _specs(session.get_outputs()))
+    _refuse_mixture(signature)
+    known = [output.name for output in signature.outputs]
+    wanted = [output.name for output in spec.config.output if output.name in known]
+    return OnnxBackend(session, signature, wanted or known, fallback)
+
+
+def _session(spec: LoadSpec, gpu: int | None) -> ort.InferenceSession:
+    providers = [_CPU] if gpu is None else [(_CUDA, {"device_id": str(gpu)}), _CPU]
+    if gpu is not None:
+        _require_cuda()
+    path = str(spec.directory / spec.filename)
+    try:
+        session = ort.InferenceSession(path, _options(spec), providers=providers)
+    except Exception as error:  # whatever the model file makes the runtime raise
+        raise LoadError(safe_cause(error)) from error
+    if gpu is not None and session.get_providers()[0] != _CUDA:
+        raise LoadError(
+            f"the model asks for a GPU, but ONNX Runtime could not start {_CUDA} and chose "
+            f"{', '.join(session.get_providers())}: are the CUDA libraries and a device there?"
+        )
+    # Without this a failed run would quietly go on with a CPU session.
+    session.disable_fallback()
+    return session
+
+
+def _require_cuda() -> None:
+    available = ort.get_available_providers()
+    if _CUDA not in available:
+        raise LoadError(
+            f"the model asks for a GPU, but this ONNX Runtime has no {_CUDA} "
+            f"(it has {', '.join(available)}): install onnxruntime-gpu, or use KIND_CPU"
+        )
+
+
+def _options(spec: LoadSpec) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.log_severity_level = _ERRORS_ONLY
+    options.intra_op_num_threads = _count(spec, "intra_op_thread_count", spec.threads)
+    options.inter_op_num_threads = _count(spec, "inter_op_thread_count", 1)
+    # Spinning would take the CPU from the threads that serve the other models.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def _count(spec: LoadSpec, key: str, default: int) -> int:
+    """A thread count of the configuration; 0 or absent = `default`."""
+    text = spec.parameter(key, "0")
+    if not text.isdecimal():
+        raise LoadError(f"parameter '{key}' is '{text}', expected a number of threads")
+    return int(text) or default
+
+
+def _refuse_mixture(signature: Signature) -> None:
+    types = {spec.datatype for spec in (*signature.inputs, *signature.outputs)}
+    if {"BF16", BYTES} <= types:
+        raise LoadError("BF16 and BYTES tensors in one model: ONNX Runtime for Python cannot")
+
+
+def _specs(nodes: list[Any]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(n.name, _datatype(n.name, n.type), _shape(n.shape)) for n in nodes)
+
+
+def _datatype(name: str, onnx_type: str) -> str:
+    try:
+        return _TYPES[onnx_type]
+    except KeyError:
+        raise LoadError(f"'{name}' has type {onnx_type}, expected a tensor") from None
+
+
+def _shape(dims: list[Dim]) -> tuple[Dim, ...] | None:
+    """ONNX Runtime shows a scalar and a tensor of unknown rank alike: as no dimensions."""
+    return tuple(dims) or None
+
+
+def _to_value(array: Array) -> ort.OrtValue:
+    if array.dtype == NUMPY_TYPES["BF16"]:
+        raw = np.ascontiguousarray(array).view(np.uint16)
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, _BF16_ONNX_TYPE)
+    return ort.OrtValue.ortvalue_from_numpy(array)
+
+
+def _from_value(value: ort.OrtValue) -> Array:
+    if value.data_type() != "tensor(bfloat16)":
+        result: Array = value.numpy()
+        return result
+    shape = value.shape()
+    size = 2 * math.prod(shape)
+    raw = ctypes.string_at(value.data_ptr(), size) if size else b""
+    return np.frombuffer(raw, NUMPY_TYPES["BF16"]).reshape(shape)

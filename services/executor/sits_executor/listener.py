@@ -1,0 +1,163 @@
+"""Translates what dispatchers send into batches on queues. Serves sits.v1.Execute."""
+
+import threading
+from itertools import count
+
+import structlog
+from google.protobuf.message import DecodeError
+
+from sits_channel import wire
+from sits_channel.link import Link
+from sits_core.clock import now_ns
+from sits_core.errors import Cancelled, InvalidArgument, SitsError, Unavailable
+from sits_executor import batch as batches
+from sits_executor.answers import Run, Stages, result, whole_failure
+from sits_executor.batch import Batch
+from sits_executor.metrics import Metrics
+from sits_executor.payloads import Payloads
+from sits_executor.repository.catalog import Catalog
+from sits_executor.session import Session
+from sits_protos.v1.link_pb2 import BatchHeader, Cancel, Hello, LinkMessage, Release
+
+log = structlog.get_logger()
+
+
+class ExecuteListener:
+    """All links of this executor. A broken message never ends a link that works otherwise."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        payloads: Payloads,
+        metrics: Metrics,
+        instance: str,
+        max_message_bytes: int,
+    ) -> None:
+        self._catalog, self._payloads, self._metrics = catalog, payloads, metrics
+        self._instance, self._max_message_bytes = instance, max_message_bytes
+        self._sessions: dict[Link, Session] = {}
+        self._numbers = count(1)
+        self._lock = threading.Lock()
+
+    def opened(self, link: Link) -> None:
+        holder = f"link-{next(self._numbers)}"
+        session = Session(link, holder, self._instance, self._max_message_bytes)
+        with self._lock:
+            self._sessions[link] = session
+            self._metrics.links.set(len(self._sessions))
+            link.write(self._catalog_message())
+
+    def closed(self, link: Link, reason: str) -> None:
+        """Nobody waits for its batches any more: what has not started is dropped."""
+        with self._lock:
+            session = self._sessions.pop(link)
+            self._metrics.links.set(len(self._sessions))
+        session.cancel_all()
+        dropped = sum(
+            len(model.queue.remove(lambda batch: batch.holder == session.holder))
+            for model in self._catalog.loaded()
+        )
+        self._payloads.release_all(session.holder)
+        log.info("link.closed", peer=link.peer, reason=reason, dropped_batches=dropped)
+
+    def received(self, link: Link, message: bytes) -> None:
+        session = self._sessions[link]
+        try:
+            self._handle(session, wire.split(message), message)
+        except (wire.MalformedMessage, DecodeError) as error:
+            self._metrics.malformed.inc()
+            log.warning("link.malformed", peer=link.peer, error=str(error))
+
+    def announce(self) -> None:
+        """Tell every dispatcher the catalog."""
+        with self._lock:
+            message = self._catalog_message()
+            for session in self._sessions.values():
+                session.link.write(message)
+
+    def greet(self, hello: Hello) -> None:
+        """Send Hello again, because something in it changed."""
+        message = LinkMessage(hello=hello).SerializeToString()
+        for session in self._links():
+            session.link.write(message)
+
+    def _links(self) -> list[Session]:
+        with self._lock:
+            return list(self._sessions.values())
+
+    def _catalog_message(self) -> bytes:
+        return LinkMessage(catalog=self._catalog.message()).SerializeToString()
+
+    def _handle(self, session: Session, head: wire.Split, message: bytes) -> None:
+        match head.kind:
+            case wire.BATCH:
+                self._batch(session, BatchHeader.FromString(head.head), message)
+            case wire.CANCEL:
+                self._cancel(session, Cancel.FromString(head.head))
+            case wire.RELEASE:
+                self._release(Release.FromString(head.head))
+            case wire.HELLO:
+                hello = Hello.FromString(head.head)
+                log.info("link.opened", peer=session.link.peer, dispatcher=hello.id)
+            case _:
+                raise wire.MalformedMessage(
+                    f"an executor does not take messages of kind {head.kind}"
+                )
+
+    def _batch(self, session: Session, header: BatchHeader, message: bytes) -> None:
+        """Whatever is wrong with it: a header that could be read gets its answer."""
+        received_ns = now_ns()
+        try:
+            parsed = wire.parse(message)
+            batch = batches.from_message(parsed, received_ns, session.answer, session.holder)
+        except wire.MalformedMessage:
+            self._metrics.malformed.inc()
+            session.refuse(header, InvalidArgument("the batch cannot be read"), received_ns)
+        except SitsError as error:
+            session.refuse(header, error, received_ns)
+        else:
+            self._enqueue(session, batch)
+
+    def _enqueue(self, session: Session, batch: Batch) -> None:
+        if not session.accept(batch):
+            raise wire.MalformedMessage(f"{batch!r} came while one of its number is unanswered")
+        try:
+            self._write(batch)
+        except SitsError as error:
+            self._metrics.refused(error.reason, len(batch.requests))
+            stages = Stages(batch.received_ns)
+            batch.answer(whole_failure(batch.header, error, self._instance, stages))
+
+    def _write(self, batch: Batch) -> None:
+        """Raises `NotFound` or `Unavailable`."""
+        for _ in range(2):
+            model = self._catalog.find(batch.header.model, batch.header.version)
+            if model.queue.write(batch).accepted:
+                return
+            if not model.queue.closed:
+                raise Unavailable(
+                    f"model '{batch.header.model}' has a full queue", reason="QUEUE_FULL"
+                )
+            # It was replaced between the two lines above: its successor is there now.
+        raise Unavailable(
+            f"model '{batch.header.model}' is being replaced", reason="MODEL_NOT_READY"
+        )
+
+    def _cancel(self, session: Session, cancel: Cancel) -> None:
+        batch = session.find(cancel)
+        if batch is None:
+            return
+        batch.cancel(cancel.requests)
+        drops = batch.drops(now_ns())
+        if len(drops) == len(batch.requests) and self._take_back(batch):
+            self._metrics.refused(Cancelled.reason, len(drops))
+            run = Run(Stages(batch.received_ns), drops)
+            batch.answer(result(batch, run, self._instance, batch.header.version))
+
+    def _take_back(self, batch: Batch) -> bool:
+        """Out of its queue, so that its place is free at once. False when it runs already."""
+        return any(model.queue.remove(lambda b: b is batch) for model in self._catalog.loaded())
+
+    def _release(self, release: Release) -> None:
+        if release.instance == self._instance:
+            self._payloads.release(release.slots)

@@ -1,0 +1,97 @@
+"""The queue in front of one model version: urgent first, then earliest deadline, then arrival."""
+
+import heapq
+import threading
+from collections.abc import Callable
+from itertools import count
+from typing import NamedTuple
+
+from sits_channel.bounded import Pressure
+from sits_executor.batch import Batch
+from sits_protos.v1.link_pb2 import BatchHeader
+
+_NEVER = 1 << 64
+_UNRANKED = 1 << 32
+
+
+class Rank(NamedTuple):
+    """Smaller runs first."""
+
+    priority: int
+    deadline_unix_ns: int
+    arrival: int
+
+
+def rank(header: BatchHeader, arrival: int, default_priority: int) -> Rank:
+    """Priority 1 is the most urgent; 0 means `default_priority`, and if that is 0 too, last.
+
+    Known weakness: a steady stream of urgent batches keeps others waiting until their
+    deadline; fairness between tenants is the dispatcher's, which fills this short queue.
+    """
+    priority = header.priority or default_priority or _UNRANKED
+    return Rank(priority, header.earliest_deadline_unix_ns or _NEVER, arrival)
+
+
+class BatchQueue:
+    """`write` refuses when full or closed; `read` waits and returns None once closed and empty."""
+
+    def __init__(self, capacity: int, default_priority: int = 0) -> None:
+        self._capacity, self._default_priority = capacity, default_priority
+        self._heap: list[tuple[Rank, Batch]] = []
+        self._arrivals = count()
+        self._unfinished = 0
+        self._closed = False
+        self._ready = threading.Condition()
+
+    def write(self, batch: Batch) -> Pressure:
+        with self._ready:
+            level = len(self._heap) / self._capacity
+            if self._closed or level >= 1:
+                return Pressure(False, level)
+            place = rank(batch.header, next(self._arrivals), self._default_priority)
+            heapq.heappush(self._heap, (place, batch))
+            self._unfinished += 1
+            self._ready.notify()
+            return Pressure(True, len(self._heap) / self._capacity)
+
+    def read(self) -> Batch | None:
+        with self._ready:
+            self._ready.wait_for(lambda: self._heap or self._closed)
+            return heapq.heappop(self._heap)[1] if self._heap else None
+
+    def done(self) -> None:
+        """A batch that was read is answered."""
+        with self._ready:
+            self._unfinished -= 1
+
+    def remove(self, chosen: Callable[[Batch], bool]) -> list[Batch]:
+        """Take out all waiting batches that are `chosen`."""
+        with self._ready:
+            taken = [batch for _, batch in self._heap if chosen(batch)]
+            self._heap = [entry for entry in self._heap if not chosen(entry[1])]
+            heapq.heapify(self._heap)
+            self._unfinished -= len(taken)
+            return taken
+
+    def close(self) -> None:
+        """Refuse new batches; those that wait are still read."""
+        with self._ready:
+            self._closed = True
+            self._ready.notify_all()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits and nothing runs."""
+        return self._unfinished == 0
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        running = self._unfinished - len(self)
+        return f"<BatchQueue {len(self)}/{self._capacity} running={running} {state}>"

@@ -1,0 +1,136 @@
+"""Turns a model's folder into loaded versions: configuration, backend, checks, warm-up, threads."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from sits_executor.backends.base import Backend, LoadError, LoadSpec
+from sits_executor.backends.choice import Choice, choose
+from sits_executor.batch import Batch
+from sits_executor.contract import Contract, contract_of
+from sits_executor.cpu_quota import threads_per_instance
+from sits_executor.instances import Instances
+from sits_executor.queue import BatchQueue
+from sits_executor.repository import given as given_config
+from sits_executor.repository import versions
+from sits_executor.repository.check import check
+from sits_executor.repository.complete import complete
+from sits_executor.repository.describe import entry_of, read_labels
+from sits_executor.repository.given import Given
+from sits_executor.repository.layout import ModelFolder, refuse_pickled
+from sits_executor.repository.loaded import LoadedModel
+from sits_executor.repository.supported import Placement, placement, refuse_unsupported
+from sits_executor.warmup import warm_up
+
+log = structlog.get_logger()
+
+RunBatch = Callable[[Batch], None]
+MakeRunner = Callable[[Contract, Backend], RunBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be loaded of one model, known before anything heavy starts."""
+
+    folder: ModelFolder
+    given: Given
+    choice: Choice
+    placement: Placement
+    versions: tuple[str, ...]
+
+
+class Loader:
+    """Pure construction: keeps no state about what is loaded."""
+
+    def __init__(
+        self,
+        make_runner: MakeRunner,
+        *,
+        threads: int,
+        on_gpu: bool,
+        default_max_batch: int,
+        queue_batches: int,
+    ) -> None:
+        self._make_runner = make_runner
+        self._threads, self._on_gpu = threads, on_gpu
+        self._default_max_batch, self._queue_batches = default_max_batch, queue_batches
+
+    def plan(self, folder: ModelFolder, config_json: str) -> Plan:
+        """Reads the configuration only. Raises `LoadError`."""
+        given = given_config.read(folder, config_json)
+        refuse_unsupported(given.config)
+        return Plan(
+            folder=folder,
+            given=given,
+            choice=choose(given.config),
+            placement=placement(given.config, self._on_gpu),
+            versions=tuple(
+                map(str, versions.choose(given.config.version_policy, folder.versions()))
+            ),
+        )
+
+    def load(self, plan: Plan, version: str) -> LoadedModel:
+        """Opens, checks and warms up one version, and starts its instances. Raises `LoadError`."""
+        spec = self._spec(plan, version)
+        backend = plan.choice.load(spec)
+        try:
+            return self._ready(plan, backend, spec)
+        except BaseException:
+            backend.close()
+            raise
+
+    def _ready(self, plan: Plan, backend: Backend, spec: LoadSpec) -> LoadedModel:
+        where = _where_it_runs(plan.placement, backend)
+        config = complete(plan.given, backend.signature, where, self._default_max_batch)
+        config.backend, config.platform = plan.choice.backend, plan.choice.platform
+        config.default_model_filename = spec.filename
+        check(config, backend.signature)
+        contract = contract_of(config, spec.version)
+        warm_up(backend, contract, config, plan.folder)
+        labels = read_labels(config, plan.folder)
+        entry = entry_of(config, spec.version, plan.versions, labels, backend.fallback)
+        queue = BatchQueue(
+            max(self._queue_batches, entry.slots), config.dynamic_batching.default_priority_level
+        )
+        instances = Instances(
+            f"{contract.model}/{contract.version}",
+            where.instances,
+            queue,
+            self._make_runner(contract, backend),
+            backend.close,
+        )
+        instances.start()
+        return LoadedModel(entry, contract, backend, queue, instances)
+
+    def _spec(self, plan: Plan, version: str) -> LoadSpec:
+        return LoadSpec(
+            model=plan.folder.name,
+            version=version,
+            directory=(plan.folder.path / version).resolve(),
+            filename=_filename(plan, version),
+            config=plan.given.config,
+            instances=plan.placement.instances,
+            threads=threads_per_instance(self._threads, plan.placement.instances),
+            gpu=plan.placement.gpu,
+        )
+
+
+def _where_it_runs(where: Placement, backend: Backend) -> Placement:
+    """A backend that fell back runs on the CPU, and its configuration must say so."""
+    return where._replace(gpu=None) if backend.fallback else where
+
+
+def _filename(plan: Plan, version: str) -> str:
+    """The file to open, checked; empty for backends without one."""
+    wanted = plan.given.config.default_model_filename or plan.choice.filename
+    if not wanted:
+        return ""
+    refuse_pickled(wanted)
+    relative = f"{version}/{wanted}"
+    if not plan.folder.has(relative):
+        for path in sorted((plan.folder.path / version).iterdir()):
+            refuse_pickled(path.name)
+        raise LoadError(f"there is no file '{relative}' in the model's folder")
+    plan.folder.file(relative)
+    return wanted

@@ -1,0 +1,155 @@
+"""Loads, reloads and unloads models in the background; what serves goes on serving meanwhile."""
+
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+
+import structlog
+
+from sits_core.errors import Internal, InvalidArgument, SitsError
+from sits_executor.backends.base import LoadError
+from sits_executor.background import Background
+from sits_executor.repository.catalog import Catalog
+from sits_executor.repository.layout import ModelFolder, Repository, check_name
+from sits_executor.repository.loaded import LoadedModel
+from sits_executor.repository.loader import Loader, Plan
+from sits_executor.repository.uploads import Upload
+from sits_executor.safe import safe_cause
+from sits_protos.v1.link_pb2 import ModelEntry
+
+log = structlog.get_logger()
+
+UNLOADED = "unloaded"
+
+
+class LoadFailed(InvalidArgument):
+    """The model cannot be loaded as it is; the text says why."""
+
+    reason = "LOAD_FAILED"
+
+
+class Manager:
+    """Every call returns at once with a future; loads of one model happen one after the other."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        loader: Loader,
+        catalog: Catalog,
+        background: Background,
+        upload_bytes: int,
+    ) -> None:
+        self._repository, self._loader, self._catalog = repository, loader, catalog
+        self._background, self._upload_bytes = background, upload_bytes
+        self._turns: dict[str, threading.Lock] = {}
+        self._uploads: dict[str, Upload] = {}
+        self._lock = threading.Lock()
+
+    def load_all(self) -> "list[Future[None]]":
+        """Load every model of the repository; one that fails is UNAVAILABLE, the others load."""
+        return [self.load(name) for name in self._repository.names()]
+
+    def load(
+        self, name: str, config_json: str = "", files: Mapping[str, bytes] | None = None
+    ) -> "Future[None]":
+        """Load, or load again. The future raises `SitsError` when that failed.
+
+        Raises `InvalidArgument` or `NotFound` at once for a wrong name or unsafe files.
+        """
+        check_name(name)
+        upload = Upload(name, files, self._upload_bytes) if files else None
+        folder = upload.write() if upload else self._repository.folder(name)
+        return self._background.submit(lambda: self._load(folder, config_json, upload))
+
+    def unload(self, name: str) -> "Future[None]":
+        """Serve no more; accepted batches finish. Raises `NotFound` when it was never loaded."""
+        check_name(name)
+        if not self._catalog.versions(name):
+            self._repository.folder(name)
+        return self._background.submit(lambda: self._unload(name))
+
+    def listing(self) -> list[ModelEntry]:
+        """Known versions in every state, and models of the repository that were never loaded."""
+        entries = self._catalog.entries()
+        known = {entry.name for entry in entries}
+        untouched = [n for n in self._repository.names() if n not in known]
+        return sorted(
+            [*entries, *(ModelEntry(name=name) for name in untouched)], key=lambda e: e.name
+        )
+
+    def close(self) -> None:
+        for upload in self._uploads.values():
+            upload.remove()
+
+    def _load(self, folder: ModelFolder, config_json: str, upload: Upload | None) -> None:
+        with self._turn(folder.name):
+            try:
+                self._load_versions(self._plan(folder, config_json))
+            except BaseException:
+                if upload:
+                    upload.remove()
+                raise
+            self._keep(folder.name, upload)
+
+    def _plan(self, folder: ModelFolder, config_json: str) -> Plan:
+        try:
+            return self._loader.plan(folder, config_json)
+        except Exception as error:
+            failure = _failure(folder.name, error)
+            known = self._catalog.versions(folder.name) or [str(v) for v in folder.versions()]
+            self._catalog.failed(folder.name, known[-1:] or [""], failure.message)
+            raise failure from error
+
+    def _load_versions(self, plan: Plan) -> None:
+        """All of them or none: a reload that fails leaves what served before."""
+        name = plan.folder.name
+        self._catalog.loading(name, plan.versions)
+        ready: list[LoadedModel] = []
+        for version in plan.versions:
+            try:
+                ready.append(self._loader.load(plan, version))
+            except Exception as error:
+                for model in ready:
+                    model.close()
+                failure = _failure(name, error)
+                self._catalog.failed(name, plan.versions, failure.message)
+                raise failure from error
+        self._swap(name, plan.versions, ready)
+
+    def _swap(self, name: str, versions: Iterable[str], ready: Iterable[LoadedModel]) -> None:
+        replaced = [self._catalog.install(model) for model in ready]
+        gone = set(self._catalog.versions(name)) - set(versions)
+        replaced += self._catalog.withdraw(name, gone, UNLOADED) if gone else []
+        for old in replaced:
+            if old is not None:
+                old.close()
+        log.info("model.ready", model=name, versions=list(versions))
+
+    def _unload(self, name: str) -> None:
+        with self._turn(name):
+            for model in self._catalog.withdraw(name, self._catalog.versions(name), UNLOADED):
+                model.close()
+            self._keep(name, None)
+            log.info("model.unloaded", model=name)
+
+    def _keep(self, name: str, upload: Upload | None) -> None:
+        """Hold on to the files of what serves now, and let go of those before."""
+        with self._lock:
+            old = self._uploads.pop(name, None)
+            if upload is not None:
+                self._uploads[name] = upload
+        if old is not None:
+            old.remove()
+
+    def _turn(self, name: str) -> threading.Lock:
+        with self._lock:
+            return self._turns.setdefault(name, threading.Lock())
+
+
+def _failure(name: str, error: Exception) -> SitsError:
+    """Safe to show. What we did not foresee is logged whole."""
+    if isinstance(error, LoadError):
+        log.warning("model.load_failed", model=name, cause=str(error))
+        return LoadFailed(f"failed to load '{name}': {error}")
+    log.error("model.load_broken", model=name, exc_info=error)
+    return Internal(f"failed to load '{name}': {safe_cause(error)}")

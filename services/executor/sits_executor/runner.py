@@ -1,0 +1,162 @@
+"""The life of one batch inside the executor: drop, stage, launch, isolate, answer."""
+
+from collections.abc import Iterator
+
+import structlog
+
+from sits_core.clock import now_ns
+from sits_core.datatypes import Array
+from sits_core.errors import Internal, SitsError
+from sits_executor import answers, results, staging
+from sits_executor.answers import Run, Stages
+from sits_executor.backends.base import Backend, Parameters, ParameterValue
+from sits_executor.batch import Batch
+from sits_executor.contract import Contract
+from sits_executor.metrics import ModelMetrics
+from sits_executor.payloads import Payloads
+from sits_executor.results import BadResult, Columns
+from sits_executor.safe import safe_cause
+from sits_executor.spans import Spans
+from sits_protos.v1.common_pb2 import Parameter
+from sits_protos.v1.link_pb2 import LinkMessage
+
+log = structlog.get_logger()
+
+
+class ModelFailed(Internal):
+    """The model raised. Its text may be shown in part; all of it is in the log."""
+
+    reason = "MODEL_FAILED"
+
+
+class Runner:
+    """Runs batches of one model version; called by as many threads as it has instances."""
+
+    def __init__(
+        self,
+        contract: Contract,
+        backend: Backend,
+        payloads: Payloads,
+        spans: Spans,
+        metrics: ModelMetrics,
+        instance: str,
+        executions: Iterator[int],
+    ) -> None:
+        self._contract, self._backend = contract, backend
+        self._payloads, self._spans, self._metrics = payloads, spans, metrics
+        self._instance, self._executions = instance, executions
+
+    def run(self, batch: Batch) -> None:
+        """Always answers the batch, never raises."""
+        run = Run(Stages(batch.received_ns, input=now_ns()))
+        try:
+            self._execute(batch, run)
+            message = answers.result(batch, run, self._instance, self._contract.version)
+        except SitsError as error:
+            message = self._failed(batch, run, error)
+        except Exception as error:
+            log.exception("batch.broken", batch=repr(batch))
+            message = self._failed(batch, run, Internal(f"executor fault: {type(error).__name__}"))
+        if not batch.answer(message):
+            self._payloads.release(t.reference for t in run.outputs if t.HasField("reference"))
+        self._metrics.ran(batch, run)
+        self._spans.record(batch, run)
+
+    def _execute(self, batch: Batch, run: Run) -> None:
+        run.errors = batch.drops(run.stages.input)
+        if len(run.errors) == len(batch.requests):
+            return
+        arrays = staging.stage(batch.tensors, self._contract, batch.rows, self._payloads.read)
+        run.stages.infer = now_ns()
+        run.errors = batch.drops(run.stages.infer)
+        alive = [p for p in range(len(batch.requests)) if p not in run.errors]
+        if not alive:
+            return
+        run.execution = next(self._executions)
+        columns = self._launch(batch, run, arrays, alive)
+        run.stages.output = now_ns()
+        self._payloads.verify(batch.tensors)
+        if len(run.errors) < len(batch.requests):
+            self._pack(batch, run, columns)
+
+    def _pack(self, batch: Batch, run: Run, columns: Columns) -> None:
+        rows = [request.rows for p, request in enumerate(batch.requests) if p not in run.errors]
+        room = self._payloads.reserve(batch.holder, batch.header.results_by_reference)
+        try:
+            run.outputs = results.pack(columns, self._contract, rows, room)
+        except BaseException:
+            room.undo()
+            raise
+
+    def _launch(
+        self, batch: Batch, run: Run, arrays: dict[str, Array], alive: list[int]
+    ) -> Columns:
+        """One run for all; when that raises, one for each, so that only the bad ones fail."""
+        try:
+            columns, run.executed_rows = self._once(batch, arrays, alive)
+            return columns
+        except BadResult:
+            raise
+        except Exception as error:  # noqa: BLE001 - models raise anything
+            run.failed_runs += 1
+            if len(alive) == 1:
+                run.errors[alive[0]] = self._model_failed(batch, error)
+                return ()
+            log.info("batch.isolating", batch=repr(batch), cause=safe_cause(error))
+        return self._each_alone(batch, run, arrays, alive)
+
+    def _each_alone(
+        self, batch: Batch, run: Run, arrays: dict[str, Array], alive: list[int]
+    ) -> Columns:
+        parts: list[Columns] = []
+        for position in alive:
+            if (late := batch.drops(now_ns()).get(position)) is not None:
+                run.errors[position] = late
+                continue
+            try:
+                columns, rows = self._once(batch, arrays, [position])
+            except BadResult as error:
+                run.errors[position] = error
+            except Exception as error:  # noqa: BLE001 - models raise anything
+                run.failed_runs += 1
+                run.errors[position] = self._model_failed(batch, error)
+            else:
+                parts.append(columns)
+                run.executed_rows = max(run.executed_rows, rows)
+        return results.join(parts, self._contract) if parts else ()
+
+    def _once(
+        self, batch: Batch, arrays: dict[str, Array], alive: list[int]
+    ) -> tuple[Columns, int]:
+        spans = [batch.spans[position] for position in alive]
+        rows = sum(span.stop - span.start for span in spans)
+        chosen = staging.select(arrays, spans, batch.rows)
+        started_ns = now_ns()
+        outputs = self._backend.run(chosen, _parameters(batch))
+        self._metrics.timed((now_ns() - started_ns) / 1e9)
+        return results.check(outputs, self._contract, rows), rows
+
+    def _model_failed(self, batch: Batch, error: Exception) -> ModelFailed:
+        log.warning("model.failed", batch=repr(batch), exc_info=error)
+        return ModelFailed(f"model '{self._contract.model}' failed: {safe_cause(error)}")
+
+    def _failed(self, batch: Batch, run: Run, error: SitsError) -> LinkMessage:
+        run.errors, run.outputs = dict.fromkeys(range(len(batch.requests)), error), ()
+        return answers.whole_failure(batch.header, error, self._instance, run.stages)
+
+
+def _parameters(batch: Batch) -> Parameters:
+    """Those of the first request: only requests with equal parameters share a batch."""
+    return {key: _value(parameter) for key, parameter in batch.requests[0].parameters.items()}
+
+
+def _value(parameter: Parameter) -> ParameterValue:
+    match parameter.WhichOneof("value"):
+        case "bool_value":
+            return parameter.bool_value
+        case "int64_value":
+            return parameter.int64_value
+        case "double_value":
+            return parameter.double_value
+        case _:
+            return parameter.string_value

@@ -1,0 +1,77 @@
+"""One linked dispatcher: its unanswered batches, each of which is answered exactly once."""
+
+import threading
+
+import structlog
+
+from sits_channel.link import Link
+from sits_core.errors import ResourceExhausted, SitsError
+from sits_executor import answers
+from sits_executor.answers import Stages
+from sits_executor.batch import Batch
+from sits_protos.v1.link_pb2 import BatchHeader, Cancel, LinkMessage
+
+log = structlog.get_logger()
+
+_FRAME_BYTES = 1024
+"""Left of the message limit for the framing and the stamps that the dispatcher adds."""
+
+
+class Session:
+    """`holder` names the link as the owner of payload slots."""
+
+    def __init__(self, link: Link, holder: str, instance: str, max_message_bytes: int) -> None:
+        self.link, self.holder = link, holder
+        self._instance, self._max_message_bytes = instance, max_message_bytes
+        self._unanswered: dict[int, Batch] = {}
+        self._lock = threading.Lock()
+
+    def accept(self, batch: Batch) -> bool:
+        """False when its number is taken by an unanswered batch."""
+        with self._lock:
+            return self._unanswered.setdefault(batch.header.batch_id, batch) is batch
+
+    def find(self, cancel: Cancel) -> Batch | None:
+        return self._unanswered.get(cancel.batch_id)
+
+    def cancel_all(self) -> None:
+        """Nobody waits any more: what has not been launched need not be."""
+        for batch in list(self._unanswered.values()):
+            batch.cancel(())
+
+    def answer(self, message: LinkMessage) -> bool:
+        """Send a result. False when it was answered before, or the dispatcher is gone."""
+        if self._unanswered.pop(message.result.batch_id, None) is None:
+            return False
+        return self._send(self._fitting(message))
+
+    def refuse(self, header: BatchHeader, error: SitsError, received_ns: int) -> None:
+        """Answer a batch that was never accepted."""
+        stages = Stages(received_ns)
+        self._send(answers.whole_failure(header, error, self._instance, stages))
+
+    def _fitting(self, message: LinkMessage) -> LinkMessage:
+        """A message over the limit would end the stream for all batches on it."""
+        size = message.ByteSize()
+        limit = self._max_message_bytes - _FRAME_BYTES
+        if size <= limit:
+            return message
+        error = ResourceExhausted(
+            f"the results of this batch have {size} bytes, the limit is {limit}",
+            reason="RESULT_TOO_LARGE",
+        )
+        slim = LinkMessage(result=message.result)
+        slim.result.error.CopyFrom(error.to_proto())
+        return slim
+
+    def _send(self, message: LinkMessage) -> bool:
+        """A dispatcher that does not read gets its link closed: it moves its batches then,
+        while a result left out would leave one of them unanswered for ever."""
+        accepted = self.link.write(message.SerializeToString()).accepted
+        if not accepted and not self.link.closed:
+            log.warning("link.stuck", peer=self.link.peer)
+            self.link.close()
+        return accepted
+
+    def __repr__(self) -> str:
+        return f"<Session {self.holder} unanswered={len(self._unanswered)}>"

@@ -1,0 +1,53 @@
+"""Settings of the executor, read from `SITS_*` and `SITS_EXECUTOR_*` variables."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from sits_core.settings import Settings
+
+
+class ExecutorSettings(Settings):
+    """What one executor process serves, where, and on which device."""
+
+    executor_bind: str = Field(
+        default="127.0.0.1:8020", description="host:port of Execute, Control and health"
+    )
+    executor_metrics_bind: str = Field(
+        default="127.0.0.1:8021", description="host:port of Prometheus /metrics"
+    )
+    executor_advertise: str = Field(
+        default="", description="host:port that others reach it at; empty = the bind"
+    )
+    executor_model_repository: str = Field(
+        default="models", description="folder of models in Triton's layout"
+    )
+    executor_load: Literal["all", "none"] = Field(
+        default="all", description="models loaded at start; Control loads and unloads later"
+    )
+    executor_load_threads: int = Field(
+        default=2, ge=1, le=64, description="models that load at the same time"
+    )
+    executor_device: str = Field(
+        default="",
+        pattern=r"^(|cpu:\d+|(GPU|MIG)-[\w/-]+)$",
+        description="device that runs batches, as topology names it; empty = cpu:<NUMA node>",
+    )
+    executor_threads: int = Field(
+        default=0, ge=0, le=1024, description="CPU threads to divide; 0 = from the CPU quota"
+    )
+    executor_queue_batches: int = Field(
+        default=64, ge=1, le=4096, description="batches that may wait for one model version"
+    )
+    executor_default_max_batch: int = Field(
+        default=32, ge=1, description="max_batch_size of a model that batches and does not say"
+    )
+    executor_upload_bytes: int = Field(
+        default=512 << 20, ge=0, description="largest sum of files sent with one load call"
+    )
+    executor_pool_bytes: int = Field(
+        default=64 << 20, ge=0, description="shared memory for outputs; 0 = always inline"
+    )
+    executor_pool_threshold_bytes: int = Field(
+        default=32 << 10, ge=0, description="outputs from this size on go into shared memory"
+    )

@@ -1,0 +1,140 @@
+"""Real ONNX models built on the spot, and a real executor on a free port."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from onnx import TensorProto, helper
+
+from sits_core.testing import free_port
+from sits_executor.app import serve
+from sits_executor.settings import ExecutorSettings
+from sits_executor.testing import TIMEOUT_S, FakeDispatcher
+
+Dims = Sequence[int | str | None]
+
+
+class OnnxModels:
+    """Builders of serialized ONNX models."""
+
+    types = TensorProto
+
+    def unary(
+        self, op: str, shape: Dims | None, elem: int = TensorProto.FLOAT, out: Dims | None = None
+    ) -> bytes:
+        """y = op(x)."""
+        return self.graph(
+            [helper.make_node(op, ["x"], ["y"])],
+            [("x", elem, shape)],
+            [("y", elem, shape if out is None else out)],
+        )
+
+    def add(self, shape: Dims, value: float = 0.0) -> bytes:
+        """sum = a + b + value."""
+        constant = helper.make_tensor("c", TensorProto.FLOAT, [], [value])
+        nodes = [
+            helper.make_node("Add", ["a", "b"], ["t"]),
+            helper.make_node("Add", ["t", "c"], ["sum"]),
+        ]
+        inputs = [("a", TensorProto.FLOAT, shape), ("b", TensorProto.FLOAT, shape)]
+        return self.graph(nodes, inputs, [("sum", TensorProto.FLOAT, shape)], [constant])
+
+    def matmul(self, weights: list[list[float]]) -> bytes:
+        """y = x @ weights."""
+        rows, columns = len(weights), len(weights[0])
+        flat = [value for row in weights for value in row]
+        constant = helper.make_tensor("w", TensorProto.FLOAT, [rows, columns], flat)
+        return self.graph(
+            [helper.make_node("MatMul", ["x", "w"], ["y"])],
+            [("x", TensorProto.FLOAT, ["batch", rows])],
+            [("y", TensorProto.FLOAT, ["batch", columns])],
+            [constant],
+        )
+
+    def graph(
+        self,
+        nodes: list[Any],
+        inputs: Sequence[tuple[str, int, Dims | None]],
+        outputs: Sequence[tuple[str, int, Dims | None]],
+        initializers: Sequence[Any] = (),
+    ) -> bytes:
+        graph = helper.make_graph(
+            nodes,
+            "test",
+            [helper.make_tensor_value_info(*entry) for entry in inputs],
+            [helper.make_tensor_value_info(*entry) for entry in outputs],
+            initializer=list(initializers),
+        )
+        opsets = [helper.make_opsetid("", 17)]
+        serialized: bytes = helper.make_model(
+            graph, opset_imports=opsets, ir_version=8
+        ).SerializeToString()
+        return serialized
+
+
+@pytest.fixture(scope="session")
+def onnx_models() -> OnnxModels:
+    return OnnxModels()
+
+
+class Running:
+    """An executor served on a thread of this process."""
+
+    def __init__(self, settings: ExecutorSettings) -> None:
+        self.settings, self.stop = settings, threading.Event()
+        self.address = settings.executor_bind
+        self.metrics_url = f"http://{settings.executor_metrics_bind}/metrics"
+        self.thread = threading.Thread(target=serve, args=(settings, self.stop), daemon=True)
+
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def executor(repository: Path, tmp_path: Path) -> Start:
+    """A context manager: `with executor(**settings) as running`."""
+
+    @contextmanager
+    def start(**values: Any) -> Iterator[Running]:
+        shm = tmp_path / "shm"
+        shm.mkdir(exist_ok=True)
+        chosen = {
+            "executor_bind": f"127.0.0.1:{free_port()}",
+            "executor_metrics_bind": f"127.0.0.1:{free_port()}",
+            "executor_model_repository": str(repository),
+            "executor_pool_bytes": 4 << 20,
+            "shm_dir": str(shm),
+            "drain_grace_s": 5.0,
+        }
+        running = Running(ExecutorSettings(**(chosen | values)))
+        running.thread.start()
+        try:
+            yield running
+        finally:
+            running.stop.set()
+            running.thread.join(TIMEOUT_S)
+        assert not running.thread.is_alive(), "the executor did not stop"
+
+    return start
+
+
+@pytest.fixture
+def linked(executor: Start) -> Start:
+    """`with linked(**settings) as (running, dispatcher)`."""
+
+    @contextmanager
+    def start(**values: Any) -> Iterator[tuple[Running, FakeDispatcher]]:
+        with executor(**values) as running, FakeDispatcher(running.address) as dispatcher:
+            yield running, dispatcher
+
+    return start
