@@ -6,6 +6,7 @@ exporter thread does it.
 """
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
@@ -37,8 +38,8 @@ class Sender:
 
     def send(self, request: ExportTraceServiceRequest) -> str | None:
         """None when the collector took it, otherwise why not."""
-        self._heard.text = "no reason given"
-        return None if self._exporter.send(request) else self._heard.text
+        self._heard.words.clear()
+        return None if self._exporter.send(request) else str(self._heard)
 
     def shutdown(self) -> None:
         """Ends waiting and retries of `send` in another thread."""
@@ -53,12 +54,18 @@ def resource_attributes(defaults: dict[str, Attribute]) -> dict[str, Attribute]:
 
 
 class _LastWords(logging.Handler):
-    """Remembers the last thing logged: the SDK returns no reason for a failure."""
+    """Remembers what was logged last: the SDK returns no reason for a failure, and over
+    HTTP its final line has none, but the one before."""
 
-    text = ""
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: deque[str] = deque(maxlen=2)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.text = record.getMessage()
+        self.words.append(record.getMessage()[:500])
+
+    def __str__(self) -> str:
+        return " / ".join(self.words) or "no reason given"
 
 
 class _Grpc(GrpcExporter):
