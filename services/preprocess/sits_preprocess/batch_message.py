@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from typing import TypedDict
 
 from google.protobuf.message import DecodeError
 
@@ -12,6 +13,15 @@ from sits_protos.v1.common_pb2 import Parameter, Tensor
 from sits_protos.v1.link_pb2 import BatchHeader, CloseReason, LinkMessage, ResultHeader
 
 BYTES = "BYTES"
+
+
+class _Ran(TypedDict):
+    """What all answers of one run have in common."""
+
+    times: Times
+    batch_id: int
+    executed_rows: int
+    instance: str
 
 
 def batch_key(request: Request, batches: bool) -> Hashable:
@@ -70,19 +80,19 @@ def _split(
         raise ValueError("one result for each request")
     rows = [0 if r.HasField("error") else r.rows for r in message.results]
     columns = [_column(tensor, rows) for tensor in message.outputs]
+    ran: _Ran = {
+        "times": times,
+        "batch_id": header.execution,
+        "executed_rows": header.executed_rows,
+        "instance": header.instance,
+    }
     position = 0
     for request, result in zip(requests, message.results, strict=True):
         if result.HasField("error"):
-            yield Answer(error=from_proto(result.error), times=times, instance=header.instance)
+            yield Answer(error=from_proto(result.error), **ran)
             continue
         wanted = request.outputs or range(len(columns))
-        yield Answer(
-            outputs=tuple(columns[i][position] for i in wanted),
-            times=times,
-            batch_id=header.execution,
-            executed_rows=header.executed_rows,
-            instance=header.instance,
-        )
+        yield Answer(outputs=tuple(columns[i][position] for i in wanted), **ran)
         position += 1
 
 
