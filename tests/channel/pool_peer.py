@@ -1,18 +1,20 @@
 """A process at the other end of a payload pool, for tests that kill it. Run by `start`."""
 
 import os
+import random
 import signal
 import sys
 from collections.abc import Callable
 
 from sits_channel import pool_files
-from sits_channel.pool import PayloadPool
+from sits_channel.pool import PayloadPool, Slot
 from sits_channel.pool_reader import PoolReader
 from sits_channel.pool_start import open_pool
 from sits_core.identity import new_process_id
 from sits_protos.v1.common_pb2 import PayloadRef
 
 CAPACITY_BYTES = 1 << 20
+REUSED_MARKS = 100_000
 
 
 def say(text: str) -> None:
@@ -70,7 +72,34 @@ def churn(directory: str, deployment: str) -> None:
             pool.close()
 
 
-ROLES = {"own": own, "read": read, "die-while-creating": die_while_creating, "churn": churn}
+def reuse(directory: str, deployment: str) -> None:
+    """For every line on stdin name an old payload, and soon write a new one in its place."""
+    rng = random.Random(5)
+    with PayloadPool(directory, deployment, new_process_id("owner"), CAPACITY_BYTES) as pool:
+        for _ in sys.stdin:
+            slot = written(pool, b"old")
+            say(slot.ref.SerializeToString().hex())
+            for _ in range(rng.randrange(5000)):
+                pass  # Not a sleep: gives the reader a head start of 0 to some 100 µs.
+            pool.release(slot.ref)
+            pool.release(written(pool, b"new").ref)
+
+
+def written(pool: PayloadPool, mark: bytes) -> Slot:
+    slot = pool.allocate(len(mark) * REUSED_MARKS)
+    if slot is None:
+        raise SystemExit("no room")
+    slot.view[:] = mark * REUSED_MARKS
+    return slot
+
+
+ROLES = {
+    "own": own,
+    "read": read,
+    "die-while-creating": die_while_creating,
+    "churn": churn,
+    "reuse": reuse,
+}
 
 if __name__ == "__main__":
     ROLES[sys.argv[1]](*sys.argv[2:])

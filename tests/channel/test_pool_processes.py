@@ -10,20 +10,29 @@ import pytest
 
 from sits_channel.pool import PayloadPool
 from sits_channel.pool_files import PAGE_BYTES, remove_orphans
-from sits_channel.pool_reader import PoolReader
+from sits_channel.pool_reader import PoolReader, StaleReference
 from sits_channel.pool_start import open_pool
 from sits_protos.v1.common_pb2 import PayloadRef
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
 KILLS = 30
+REUSES = 1000
 CAPACITY_BYTES = 1 << 20
 
 
-def say(peer: "subprocess.Popen[str]", ref: PayloadRef) -> None:
+def say(peer: "subprocess.Popen[str]", line: str) -> None:
     assert peer.stdin is not None
-    peer.stdin.write(ref.SerializeToString().hex() + "\n")
+    peer.stdin.write(line + "\n")
     peer.stdin.flush()
+
+
+def wire(ref: PayloadRef) -> str:
+    return ref.SerializeToString().hex()
+
+
+def heard_ref(peer: "subprocess.Popen[str]") -> PayloadRef:
+    return PayloadRef.FromString(bytes.fromhex(heard(peer)))
 
 
 def heard(peer: "subprocess.Popen[str]") -> str:
@@ -59,7 +68,7 @@ def test_a_pool_survives_every_end_of_its_reader(
         for mark in (1, 2):
             slot.view[:] = bytes([mark]) * 5000
             reader = start("read", shm, "signal" if isinstance(ending, signal.Signals) else ending)
-            say(reader, slot.ref)
+            say(reader, wire(slot.ref))
             assert heard(reader) == f"5000 bytes of {{{mark}}} valid=True"
             if isinstance(ending, signal.Signals):
                 reader.send_signal(ending)
@@ -75,7 +84,7 @@ def test_readers_killed_again_and_again_cost_the_owner_nothing(shm: str, start: 
             assert slot is not None
             slot.view[:] = bytes([life]) * 100_000
             reader = start("read", shm, "signal")
-            say(reader, slot.ref)
+            say(reader, wire(slot.ref))
             assert heard(reader) == f"100000 bytes of {{{life}}} valid=True"
             kill(reader)
             assert pool.release_all(f"reader-{life}") == 1
@@ -89,7 +98,7 @@ def test_owners_killed_again_and_again_leave_one_generation_at_most(shm: str, st
     one_pool = CAPACITY_BYTES + PAGE_BYTES
     for _ in range(KILLS):
         owner = start("own", shm, "prod")
-        ref = PayloadRef.FromString(bytes.fromhex(heard(owner)))
+        ref = heard_ref(owner)
         view = reader.view(ref)
         kill(owner)
         assert set(view) == {7}
@@ -105,9 +114,7 @@ def test_owners_killed_again_and_again_leave_one_generation_at_most(shm: str, st
 
 def test_killing_one_deployment_leaves_the_other_alone(shm: str, start: Start) -> None:
     blue, green = start("own", shm, "blue"), start("own", shm, "blue-green")
-    blue_pool, green_pool = (
-        PayloadRef.FromString(bytes.fromhex(heard(owner))).pool for owner in (blue, green)
-    )
+    blue_pool, green_pool = heard_ref(blue).pool, heard_ref(green).pool
     kill(blue)
     kill(green)
     assert files(shm) == sorted([blue_pool, green_pool])
@@ -115,6 +122,23 @@ def test_killing_one_deployment_leaves_the_other_alone(shm: str, start: Start) -
     assert pool is not None
     assert files(shm) == sorted([green_pool, pool.name])
     pool.close()
+
+
+def test_what_was_valid_before_and_after_reading_is_the_payload(shm: str, start: Start) -> None:
+    reader = PoolReader(shm)
+    owner = start("reuse", shm, "prod")
+    wrong = []
+    for _ in range(REUSES):
+        say(owner, "next")
+        ref = heard_ref(owner)
+        try:
+            payload = bytes(reader.view(ref))
+        except StaleReference:
+            continue
+        if reader.still_valid(ref) and payload != b"old" * (ref.length // 3):
+            wrong.append(payload[:3] + payload[-3:])
+    assert wrong == []
+    reader.close()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
