@@ -98,10 +98,9 @@ class PrivateRedis:
         binary = server_binary()
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="sits-redis-"))
-        if len(os.fsencode(self.socket_path)) > MAX_SOCKET_PATH_BYTES:
-            raise SettingsError(
-                f"{self.socket_path} is too long for a socket: set TMPDIR to a shorter path"
-            )
+        if len(os.fsencode(path := self.socket_path)) > MAX_SOCKET_PATH_BYTES:
+            self.stop()
+            raise SettingsError(f"{path} is too long for a socket: set TMPDIR to a shorter path")
         self._write_config()
         self._spawn(binary)
         self._await_answer()
@@ -164,9 +163,9 @@ class PrivateRedis:
         give_up = time.monotonic() + START_TIMEOUT_S
         while not _answers(self.socket_path):
             if self.pid is None or time.monotonic() > give_up:
-                text = (self.folder / "server.log").read_text(errors="replace").strip()
+                said = (self.folder / "server.log").read_text(errors="replace").splitlines()
                 self.stop()
-                raise SettingsError(f"the private Redis did not start: {text[-500:]}")
+                raise SettingsError(f"the private Redis did not start: {' '.join(said[-3:])}")
             time.sleep(_POLL_S)
 
     def __enter__(self) -> Self:

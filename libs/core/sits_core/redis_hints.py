@@ -11,7 +11,7 @@ from sits_core.redis_server import RedisServer
 from sits_core.registry import Change
 
 RETRY_S = 1.0
-_LISTEN_S = 0.5
+_LISTEN_S = 0.2
 """How long one look lasts: how late a stop or a new primary may be noticed."""
 
 

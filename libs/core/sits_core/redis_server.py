@@ -9,7 +9,7 @@ from typing import TypeVar
 import structlog
 from prometheus_client import CollectorRegistry, Counter
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import ReadOnlyError, RedisError
 
 from sits_core.redis_connection import WrongServer, credentials, open_client
 from sits_core.redis_url import parse
@@ -135,4 +135,6 @@ class _Outage:
 
 def _demoted(error: Exception) -> bool:
     """Whether a write came to a replica. Redis 6 puts the word inside a script's error."""
-    return isinstance(error, RedisError) and "READONLY" in str(error)
+    return isinstance(error, ReadOnlyError) or (
+        isinstance(error, RedisError) and "READONLY" in str(error)
+    )

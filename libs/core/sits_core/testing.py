@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from sits_core.clock import now_ns
 from sits_core.registry import LEASE_TTL_S, TOPOLOGY_TTL_S, Change, RegistryUnavailable
@@ -86,7 +87,11 @@ class MemoryRegistry:
 
     def subscribe(self, on_change: Change) -> Callable[[], None]:
         self._subscribers.append(on_change)
-        return lambda: self._subscribers.remove(on_change)
+        return lambda: self._unsubscribe(on_change)
+
+    def _unsubscribe(self, on_change: Change) -> None:
+        with suppress(ValueError):
+            self._subscribers.remove(on_change)
 
     def _check(self) -> None:
         if self.down:
