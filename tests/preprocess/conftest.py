@@ -76,8 +76,14 @@ def served(serve: Serve) -> Served:
     return serve()
 
 
+@pytest.fixture(params=["grpcio", "native"])
+def transport(request: pytest.FixtureRequest) -> str:
+    """Every rule of the front port holds on both transports."""
+    return request.param
+
+
 @pytest.fixture
-def serve() -> Iterator[Serve]:
+def serve(transport: str) -> Iterator[Serve]:
     """Starts front doors; settings by keyword, `models` and `engine` too."""
     running: list[Served] = []
 
@@ -85,6 +91,7 @@ def serve() -> Iterator[Serve]:
         *models: Model, engine: FakeEngine | None = None, ratio: float = 0.0, **values: Any
     ) -> Served:
         bind = values.pop("preprocess_bind", "127.0.0.1:0")
+        values.setdefault("preprocess_transport", transport)
         settings = PreprocessSettings(preprocess_bind=bind, **values)
         engine = engine or FakeEngine(*(models or default_models()))
         tracer = Tracer("preprocess", 1000, ratio)

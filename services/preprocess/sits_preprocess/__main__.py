@@ -12,7 +12,7 @@ from sits_core.keepers import Periodic
 from sits_core.metrics import ProcessRegistry, serve_metrics
 from sits_core.process import run
 from sits_core.rpc import Server, open_channel, require_token_off_loopback, token_metadata
-from sits_core.tracing import Tracer
+from sits_core.telemetry import open_tracer
 from sits_preprocess.control import Control
 from sits_preprocess.dispatchers import Dispatchers, split_addresses
 from sits_preprocess.engine import Engine
@@ -25,42 +25,50 @@ from sits_protos.v1.link_pb2 import Hello, LinkMessage, Role
 
 DRAIN_POLL_S = 0.02
 HEALTH_PERIOD_S = 0.5
+STOP_GRACE_S = 1.0
+"""For answers that are being written when the drain ends."""
 
 log = structlog.get_logger()
 
 
 def serve(settings: PreprocessSettings, stop: threading.Event) -> None:
-    own = hello(settings)
-    tracer = Tracer("preprocess", settings.trace_ring, settings.trace_ratio)
-    registry = ProcessRegistry()
+    own, registry = hello(settings), ProcessRegistry()
     engine = Engine(settings, EngineMetrics(registry), LinkMessage(hello=own).SerializeToString)
+    token = settings.secret("mesh_token")
     dispatchers = Dispatchers(
         split_addresses(settings.preprocess_dispatchers),
         engine,
         lambda address: open_channel(address, settings),
-        token_metadata(settings.secret("mesh_token")),
+        token_metadata(token),
     )
-    token = settings.secret("mesh_token")
     repository = Repository(engine.catalog, dispatchers.control, token=token)
-    front = build(settings, engine, repository, tracer, registry)
-    control = Control(own, tracer, stop, engine, front.ready)
     metrics = serve_metrics(settings.preprocess_metrics_bind, registry)
-    watch = Periodic(front.health.refresh, HEALTH_PERIOD_S, "health")
-    with control_server(settings, control) as server:
-        engine.start()
-        dispatchers.start()
-        front.start()
-        watch.start()
-        server.set_ready(True)
-        log.info("front.serving", bind=settings.preprocess_bind, port=front.transport.port)
-        stop.wait()
-        server.set_ready(False)
-        drain(front, settings.drain_grace_s)
-        watch.stop()
-        front.stop(1.0)
-        dispatchers.stop()
-        engine.stop()
+    with open_tracer("preprocess", settings, registry, own.id) as tracer:
+        front = build(settings, engine, repository, tracer, registry)
+        control = Control(own, tracer, stop, engine, front.ready)
+        with control_server(settings, control) as server:
+            engine.start()
+            dispatchers.start()
+            answer_until(stop, settings, front, server)
+            dispatchers.stop()
+            engine.stop()
     metrics.shutdown()
+
+
+def answer_until(
+    stop: threading.Event, settings: PreprocessSettings, front: Front, server: Server
+) -> None:
+    """Serve the front port; then refuse new requests, finish those accepted, and close it."""
+    watch = Periodic(front.health.refresh, HEALTH_PERIOD_S, "health")
+    front.start()
+    watch.start()
+    server.set_ready(True)
+    log.info("front.serving", bind=settings.preprocess_bind, port=front.transport.port)
+    stop.wait()
+    server.set_ready(False)
+    drain(front, settings.drain_grace_s)
+    watch.stop()
+    front.stop(STOP_GRACE_S)
 
 
 def drain(front: Front, grace_s: float) -> None:

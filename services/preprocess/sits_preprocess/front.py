@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 
@@ -16,18 +17,25 @@ from sits_preprocess.health import Health
 from sits_preprocess.inference import Engine, Inference
 from sits_preprocess.metadata import Metadata
 from sits_preprocess.methods import Methods, Services
+from sits_preprocess.reflection import Reflection
 from sits_preprocess.repository import Repository
 from sits_preprocess.server_settings import LogSettings, TraceSettings
-from sits_preprocess.servicer import OIP, Servicer
+from sits_preprocess.servicer import BATCHES, HEALTH, OIP, Servicer
 from sits_preprocess.settings import PreprocessSettings
 from sits_preprocess.shared_memory import Regions
 from sits_preprocess.statistics import Statistics
-from sits_preprocess.transport.call import Limits, Transport
+from sits_preprocess.transport.call import Limits, Routes, Transport
 from sits_preprocess.transport.grpcio import GrpcioTransport
+from sits_preprocess.transport.native import NativeTransport
 
 READERS = 2
 OPERATORS = 8
 """Threads for calls that wait, such as a model load."""
+
+TRANSPORTS: Final[dict[str, Callable[[str, Routes, Limits], Transport]]] = {
+    "grpcio": GrpcioTransport,
+    "native": NativeTransport,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +103,7 @@ def build(
 
     readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
     operators = ThreadPoolExecutor(OPERATORS, thread_name_prefix="operator")
-    health = Health(ready, (OIP,))
+    health = Health(ready, (OIP, BATCHES))
     services = Services(
         ready=ready,
         metadata=metadata,
@@ -106,11 +114,14 @@ def build(
         log_settings=LogSettings(settings.log_level),
         access=access,
     )
-    servicer = Servicer(inference, Methods(services, operators), health, readers)
+    reflection = Reflection((OIP, BATCHES, HEALTH)) if settings.reflection else None
+    servicer = Servicer(inference, Methods(services, operators), health, reflection, readers)
     limits = Limits(
         settings.max_message_bytes,
         settings.preprocess_stream_requests,
         settings.preprocess_stream_bytes,
     )
-    transport = GrpcioTransport(settings.preprocess_bind, servicer.routes(), limits)
+    transport = TRANSPORTS[settings.preprocess_transport](
+        settings.preprocess_bind, servicer.routes(), limits
+    )
     return Front(transport, servicer, inference, health, regions, ready, (readers, operators))

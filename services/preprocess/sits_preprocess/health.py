@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2 as pb
 
 from sits_core.errors import InvalidArgument, NotFound
-from sits_preprocess.transport.call import Call, StreamCall
+from sits_preprocess.transport.call import Call, Outgoing, StreamCall
 
 _STATUS = pb.HealthCheckResponse
 
@@ -66,7 +66,7 @@ class Watcher:
         self._health.tell(self)
 
     def send(self, status: bytes) -> None:
-        self._call.send(status)
+        self._call.send(Outgoing(status))
 
     def on_half_close(self) -> None:
         """Clients of a server-streaming call close their half at once."""

@@ -10,7 +10,8 @@ from sits_preprocess.inference import SHUTTING_DOWN, Exchange, Inference
 from sits_preprocess.oip.reading import draft_of, parse
 from sits_preprocess.oip.result import Result
 from sits_preprocess.oip.writing import stream_response_of
-from sits_preprocess.transport.call import Held, StreamCall
+from sits_preprocess.tally import Tally
+from sits_preprocess.transport.call import Held, Outgoing, StreamCall
 
 GRPC_ERROR = "triton_grpc_error"
 Defer = Callable[[int, Callable[[], None]], None]
@@ -42,26 +43,24 @@ class InferStream:
         call: StreamCall,
         inference: Inference,
         defer: Defer,
-        ended: Callable[["InferStream"], None],
+        on_ended: Callable[["InferStream"], None],
     ) -> None:
-        self._call, self._inference, self._defer, self._on_ended = call, inference, defer, ended
+        self._call, self._inference, self._defer, self._on_ended = call, inference, defer, on_ended
         self._origin = inference.admission.origin(call)
         self._error_ends = call.metadata.get(GRPC_ERROR, "").lower() == "true"
-        self._lock = threading.Lock()
         self._places: deque[_Place] = deque()
-        self._closing: Callable[[], None] | None = None
-        self._ended = False
+        self._order = threading.Lock()
+        self._tally = Tally()
 
     def on_message(self, message: bytes) -> None:
+        if not self._tally.owe():
+            return
         place = _Place(len(message))
-        with self._lock:
-            if self._ended:
-                return
-            self._places.append(place)
+        self._places.append(place)
         self._defer(len(message), partial(self._start, message, place))
 
     def on_half_close(self) -> None:
-        self._close(self._call.finish)
+        self._tally.close(self._call.finish)
 
     def on_end(self) -> None:
         self._abandon()
@@ -69,50 +68,41 @@ class InferStream:
 
     def drain(self) -> None:
         """End the stream, telling the client to go elsewhere, once all is answered."""
-        self._close(partial(self._call.fail, Unavailable(SHUTTING_DOWN)))
+        self._tally.close(partial(self._call.fail, Unavailable(SHUTTING_DOWN)))
 
     def _start(self, message: bytes, place: _Place) -> None:
         place.exchange = self._inference.start(
             lambda: draft_of(parse(message)), self._origin, partial(self._answered, place)
         )
-        if self._ended:
+        if self._tally.over:
             place.exchange.cancel()
 
     def _answered(self, place: _Place, result: Result) -> None:
         message = stream_response_of(result).SerializeToString()
         place.error, place.message = result.error, message
-        with self._lock:  # keeps senders in order
-            failed = self._send_complete()
-            closing = None if self._places or self._ended else self._closing
+        with self._order:
+            sent, failed = self._send_complete()
         if failed is not None:
             self._call.fail(failed)
             self._abandon()
-        elif closing is not None:
-            closing()
+        self._tally.settle(sent)
 
-    def _send_complete(self) -> SitsError | None:
-        """Send what is complete from the front on; returns the error that ends the stream."""
+    def _send_complete(self) -> tuple[int, SitsError | None]:
+        """Send what is complete from the front on: how many, and the error that ends it all."""
+        sent = 0
         while self._places and (message := self._places[0].message) is not None:
+            if self._tally.over:
+                break
             place = self._places.popleft()
             if self._error_ends and place.error is not None:
-                self._ended = True
-                return place.error
-            self._call.send(message, Held(1, place.size_bytes))
-        return None
+                return sent, place.error
+            self._call.send(Outgoing(message, Held(1, place.size_bytes)))
+            sent += 1
+        return sent, None
 
     def _abandon(self) -> None:
         """Nobody waits for what is still in flight."""
-        with self._lock:
-            self._ended = True
-            places = list(self._places)
-            self._places.clear()
-        for place in places:
+        self._tally.abandon()
+        for place in list(self._places):
             if place.exchange is not None:
                 place.exchange.cancel()
-
-    def _close(self, how: Callable[[], None]) -> None:
-        with self._lock:
-            self._closing = how
-            idle = not self._places and not self._ended
-        if idle:
-            how()

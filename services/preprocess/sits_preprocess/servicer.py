@@ -1,18 +1,23 @@
-"""The front port: one route for every method of the Open Inference Protocol and of health."""
+"""The front port: one route for every method, of the Open Inference Protocol and of others."""
 
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
 from sits_preprocess.health import Health
+from sits_preprocess.infer_batches import InferBatches
 from sits_preprocess.infer_stream import InferStream
 from sits_preprocess.inference import Inference
 from sits_preprocess.methods import Methods
 from sits_preprocess.oip.reading import draft_of, parse
 from sits_preprocess.oip.result import Result
 from sits_preprocess.oip.writing import response_of
+from sits_preprocess.reflection import PATH as REFLECTION
+from sits_preprocess.reflection import Reflection
 from sits_preprocess.transport.call import Call, Routes, StreamCall, StreamFactory, run_unary
 
+BATCHES = "sits.v1.Inference"
+HEALTH = "grpc.health.v1.Health"
 OIP = "inference.GRPCInferenceService"
 SLOW_BYTES = 256 << 10
 """Messages from this size on are read by other threads: no small one waits behind them."""
@@ -22,20 +27,28 @@ class Servicer:
     """Small requests are read on the transport's own thread, large ones by `readers`."""
 
     def __init__(
-        self, inference: Inference, methods: Methods, health: Health, readers: Executor
+        self,
+        inference: Inference,
+        methods: Methods,
+        health: Health,
+        reflection: Reflection | None,
+        readers: Executor,
     ) -> None:
-        self._inference, self._methods = inference, methods
+        self._inference, self._methods, self._reflection = inference, methods, reflection
         self._health, self._readers = health, readers
-        self._streams: set[InferStream] = set()
+        self._streams: set[InferStream | InferBatches] = set()
 
     def routes(self) -> Routes:
         unary = {f"/{OIP}/{name}": call for name, call in self._methods.handlers().items()}
         unary[f"/{OIP}/ModelInfer"] = self.model_infer
-        unary["/grpc.health.v1.Health/Check"] = self._health.check
+        unary[f"/{HEALTH}/Check"] = self._health.check
         streams: dict[str, StreamFactory] = {
             f"/{OIP}/ModelStreamInfer": self.model_stream_infer,
-            "/grpc.health.v1.Health/Watch": self._health.watch,
+            f"/{BATCHES}/InferBatches": self.infer_batches,
+            f"/{HEALTH}/Watch": self._health.watch,
         }
+        if self._reflection is not None:
+            streams[REFLECTION] = self._reflection.open
         return Routes(unary, streams)
 
     def model_infer(self, message: bytes, call: Call) -> None:
@@ -43,6 +56,11 @@ class Servicer:
 
     def model_stream_infer(self, call: StreamCall) -> InferStream:
         stream = InferStream(call, self._inference, self._defer, self._streams.discard)
+        self._streams.add(stream)
+        return stream
+
+    def infer_batches(self, call: StreamCall) -> InferBatches:
+        stream = InferBatches(call, self._inference, self._defer, self._streams.discard)
         self._streams.add(stream)
         return stream
 

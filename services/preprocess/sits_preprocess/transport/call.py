@@ -14,6 +14,9 @@ from sits_core.errors import Internal, SitsError
 
 log = structlog.get_logger()
 
+FOR_EVER_S = 1e8
+"""Clients without a deadline may show up with one some centuries away."""
+
 Metadata = Mapping[str, str]
 """Textual request headers by lower-case name; binary ones (`-bin`) are left out."""
 
@@ -44,6 +47,13 @@ class Held(NamedTuple):
     size_bytes: int = 0
 
 
+class Outgoing(NamedTuple):
+    """A response of a stream, and what is given back once it has been sent."""
+
+    message: bytes
+    releases: Held = Held()
+
+
 class StreamCall(Protocol):
     """The sending half of a bidirectional stream. All calls return at once.
 
@@ -61,8 +71,12 @@ class StreamCall(Protocol):
 
     def hold(self, more: Held) -> None: ...
 
-    def send(self, message: bytes, releases: Held = Held()) -> None:  # noqa: B008 - immutable
-        """Queue a response; `releases` is given back once the client's flow control took it."""
+    def send(self, response: Outgoing) -> None:
+        """Queue a response; it is sent when the client's flow control takes it."""
+        ...
+
+    def send_from(self, source: Callable[[], Outgoing]) -> None:
+        """Queue a response that is made at the moment at which it can be sent."""
         ...
 
     def finish(self) -> None:

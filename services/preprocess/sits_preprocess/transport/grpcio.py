@@ -20,9 +20,11 @@ from sits_core.errors import SitsError
 from sits_core.rpc import server_options
 from sits_core.settings import SettingsError
 from sits_preprocess.transport.call import (
+    FOR_EVER_S,
     Held,
     Limits,
     Metadata,
+    Outgoing,
     Routes,
     StreamFactory,
     StreamHandler,
@@ -33,8 +35,6 @@ from sits_preprocess.transport.call import (
 )
 
 Context = grpc.aio.ServicerContext[Any, Any]
-FOR_EVER_S = 1e8
-"""Clients without a deadline may show up with one some centuries away."""
 
 
 class GrpcioTransport:
@@ -124,7 +124,10 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in 
 
     async def _stream(self, factory: StreamFactory, _unused: object, context: Context) -> None:
         stream = _Stream(context, self._loop, self._limits)
-        handler = factory(stream)
+        try:
+            handler = factory(stream)
+        except SitsError as error:
+            await context.abort(error.status, error.message)
         reader = asyncio.ensure_future(stream.read(handler))
         try:
             await stream.write()
@@ -174,11 +177,6 @@ class _UnaryCall(_CallFacts):
             self._loop.call_soon_threadsafe(_settle, self.outcome, outcome)
 
 
-class _Outgoing(NamedTuple):
-    message: bytes
-    releases: Held
-
-
 class _End(NamedTuple):
     error: SitsError | None
 
@@ -189,7 +187,7 @@ class _Stream(_CallFacts):
     def __init__(self, context: Context, loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
         super().__init__(context)
         self._context, self._loop, self._limits = context, loop, limits
-        self._outgoing: deque[_Outgoing | _End] = deque()
+        self._outgoing: deque[Outgoing | Callable[[], Outgoing] | _End] = deque()
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._held = Held()
@@ -197,17 +195,17 @@ class _Stream(_CallFacts):
     def hold(self, more: Held) -> None:
         self._soon(self._hold, more)
 
-    def send(self, message: bytes, releases: Held = Held()) -> None:  # noqa: B008 - immutable
-        self._outgoing.append(_Outgoing(message, releases))
-        self._soon(self._wake.set)
+    def send(self, response: Outgoing) -> None:
+        self._queue(response)
+
+    def send_from(self, source: Callable[[], Outgoing]) -> None:
+        self._queue(source)
 
     def finish(self) -> None:
-        self._outgoing.append(_End(None))
-        self._soon(self._wake.set)
+        self._queue(_End(None))
 
     def fail(self, error: SitsError) -> None:
-        self._outgoing.append(_End(error))
-        self._soon(self._wake.set)
+        self._queue(_End(error))
 
     async def read(self, handler: StreamHandler) -> None:
         """Hand messages over while there is room; returns at the client's half-close."""
@@ -231,10 +229,15 @@ class _Stream(_CallFacts):
             item = self._outgoing.popleft()
             if isinstance(item, _End):
                 break
-            await self._context.write(item.message)
-            self._hold(Held(-item.releases.requests, -item.releases.size_bytes))
+            response = item if isinstance(item, Outgoing) else item()
+            await self._context.write(response.message)
+            self._hold(Held(-response.releases.requests, -response.releases.size_bytes))
         if item.error is not None:
             await self._context.abort(item.error.status, item.error.message)
+
+    def _queue(self, item: Outgoing | Callable[[], Outgoing] | _End) -> None:
+        self._outgoing.append(item)
+        self._soon(self._wake.set)
 
     def _has_room(self) -> bool:
         return (
