@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from sits_core.registry import TOPOLOGY_PERIOD_S, TOPOLOGY_TTL_S
+from sits_core.registry import TOPOLOGY_PERIOD_S
 from sits_core.settings import Settings
 
 
@@ -22,6 +22,6 @@ class TopologySettings(Settings):
     topology_period_s: float = Field(
         default=TOPOLOGY_PERIOD_S,
         gt=0,
-        lt=TOPOLOGY_TTL_S,
-        description="seconds between publications; below the TTL of what is published",
+        le=10,
+        description="seconds between publications; what is published lives for 15",
     )

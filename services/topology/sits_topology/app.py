@@ -1,0 +1,73 @@
+"""Builds the topology service from its settings and runs it."""
+
+import threading
+from contextlib import ExitStack
+from importlib.metadata import version
+
+from sits_core.identity import host_id, new_process_id
+from sits_core.keepers import Periodic
+from sits_core.metrics import ProcessRegistry, serve_metrics
+from sits_core.redis_registry import connect
+from sits_core.rpc import Server, require_token_off_loopback
+from sits_core.telemetry import open_tracer
+from sits_protos.v1.control_pb2_grpc import add_ControlServicer_to_server
+from sits_protos.v1.link_pb2 import ROLE_TOPOLOGY, Hello
+from sits_protos.v1.topology_pb2_grpc import add_TopologyServicer_to_server
+from sits_topology.metrics import DeviceCollector, PublishMetrics
+from sits_topology.publisher import Publisher
+from sits_topology.servicer import SnapshotServicer, TopologyControl
+from sits_topology.settings import TopologySettings
+from sits_topology.sources import choose_source
+from sits_topology.store import SnapshotStore
+
+FIRST_READ_POLL_S = 0.02
+
+
+def serve(settings: TopologySettings, stop: threading.Event) -> None:
+    """Run until `stop`; ready once the first topology is read."""
+    require_token_off_loopback(settings.topology_bind, settings, "SITS_TOPOLOGY_BIND")
+    registry, store = ProcessRegistry(), SnapshotStore()
+    identity = hello(settings)
+    with ExitStack() as stack:
+        tracer = stack.enter_context(open_tracer("topology", settings, registry, identity.id))
+        publisher = Publisher(
+            choose_source(settings.topology_source),
+            store,
+            connect(settings, registry),
+            tracer,
+            PublishMetrics(registry),
+        )
+        registry.register(DeviceCollector(store))
+        stack.callback(serve_metrics(settings.topology_metrics_bind, registry).shutdown)
+        control = TopologyControl(identity, tracer, stop, store, publisher)
+        server = stack.enter_context(build_server(settings, SnapshotServicer(store), control))
+        stack.callback(store.close)
+        keeper = Periodic(publisher.publish, settings.topology_period_s, "topology")
+        stack.callback(keeper.stop)
+        keeper.start()
+        while store.newest is None and not stop.wait(FIRST_READ_POLL_S):
+            pass
+        server.set_ready(not stop.is_set())
+        stop.wait()
+        server.set_ready(False)
+
+
+def build_server(
+    settings: TopologySettings, servicer: SnapshotServicer, control: TopologyControl
+) -> Server:
+    tokens = [token for name in ("mesh_token", "admin_token") if (token := settings.secret(name))]
+    server = Server(settings.topology_bind, settings, tokens=tokens)
+    server.add(add_TopologyServicer_to_server, servicer, "sits.v1.Topology")
+    server.add(add_ControlServicer_to_server, control, "sits.v1.Control")
+    return server
+
+
+def hello(settings: TopologySettings) -> Hello:
+    return Hello(
+        role=ROLE_TOPOLOGY,
+        id=new_process_id("topology"),
+        host=host_id(),
+        numa_node=-1,
+        software_version=version("sits-topology"),
+        control_address=settings.topology_bind,
+    )
