@@ -37,8 +37,8 @@ dynamic_batching { }
 """
 
 MLP_UNBATCHED_CONFIG = """\
-# The same network as mlp, one request at a time: there is no dynamic_batching here.
-max_batch_size: 64
+# The same network as mlp, but no two requests share a run.
+max_batch_size: 1
 input { name: "INPUT" data_type: TYPE_FP32 dims: [ 256 ] }
 output { name: "OUTPUT" data_type: TYPE_FP32 dims: [ 16 ] }
 """

@@ -196,14 +196,26 @@ def test_status_lists_services_with_their_links(sits: Sits, serve: Serve) -> Non
         assert words in " ".join(outcome.out.split())
 
 
+def test_status_shows_the_one_front_door_once(sits: Sits, serve: Serve) -> None:
+    front = serve(FakeFront())
+    middle = dispatcher(peer(Role.ROLE_PREPROCESS, "127.0.0.1:8003"))
+    outcome = sits("status", "--front", front, "--dispatcher", serve(middle),
+                   "--topology", serve(FakeTopology(snapshot())), "--json")  # fmt: skip
+    first, *others = json.loads(outcome.out)["services"]
+    assert (first["role"], first["address"], first["batches_total"]) == (
+        "preprocess", front, 12_345,
+    )  # fmt: skip
+    assert [line["role"] for line in others] == ["dispatcher", "topology"]
+
+
 def test_status_fails_when_a_service_is_down_but_shows_the_rest(sits: Sits, serve: Serve) -> None:
     outcome = sits("status", "--front", NOBODY, "--dispatcher", serve(dispatcher()),
                    "--topology", serve(FakeTopology(snapshot())), "--json")  # fmt: skip
     assert outcome.status == 1
-    assert "front door at 127.0.0.1:1 is not ready" in outcome.err
+    assert "preprocess at 127.0.0.1:1 is not ready" in outcome.err
     services = json.loads(outcome.out)["services"]
     assert [(s["role"], s["ready"]) for s in services] == [
-        ("front door", False), ("dispatcher", True), ("topology", True),
+        ("preprocess", False), ("dispatcher", True), ("topology", True),
     ]  # fmt: skip
 
 
@@ -215,14 +227,14 @@ def test_trace_draws_the_newest_request_with_all_services(sits: Sits, serve: Ser
     assert outcome.status == 0
     assert f"trace {TRACE.hex()}  total 10.0 µs  4 spans of 3 services" in outcome.out
     assert "publish (linked)" in outcome.out
-    assert "cover 95.0% of the total" in outcome.out
+    assert "95.0% of the total in stages, 5.0% between services" in outcome.out
 
 
 def test_trace_takes_an_id(sits: Sits, serve: Serve) -> None:
     outcome = sits("trace", TRACE.hex().upper(), *traced_mesh(serve), "--json")
     found = json.loads(outcome.out)
     assert found["total_ns"] == 10_000
-    assert [s["name"] for s in found["spans"]] == [
+    assert [row["name"] for row in found["rows"] if row["kind"] != "travel"] == [
         "preprocess.request", "preprocess.queue", "dispatcher.place", "topology.publish",
     ]  # fmt: skip
 

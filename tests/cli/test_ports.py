@@ -1,6 +1,7 @@
 """Addresses of the services of one machine."""
 
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -44,7 +45,7 @@ def test_an_address_that_is_none_is_refused_with_its_variable(wrong: str) -> Non
 def test_a_port_in_use_is_refused_with_its_variable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        book = ports.configured(1, {"SITS_DISPATCHER_BIND": address})
+        book = replace(ports.free(1), dispatcher=address)
         with pytest.raises(SettingsError, match=f"{address} is in use.*SITS_DISPATCHER_BIND"):
             ports.require_free(book)
 

@@ -2,7 +2,17 @@
 
 from rich.console import Console
 
-from sits_cli.waterfall import Span, SpanLink, build, linked_traces, newest, union_ns
+from sits_cli.waterfall import (
+    Row,
+    RowKind,
+    Span,
+    SpanLink,
+    Waterfall,
+    build,
+    find_gaps,
+    linked_traces,
+    newest,
+)
 from sits_cli.waterfall_view import bar, draw
 
 TRACE, OTHER = b"t" * 16, b"o" * 16
@@ -30,6 +40,10 @@ def request() -> list[Span]:
     ]  # fmt: skip
 
 
+def stages(waterfall: Waterfall) -> list[Row]:
+    return [row for row in waterfall.rows if row.kind is not RowKind.TRAVEL]
+
+
 def drawn(spans: list[Span], width: int = 200) -> str:
     console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
@@ -38,8 +52,8 @@ def drawn(spans: list[Span], width: int = 200) -> str:
 
 
 def test_the_request_leads_and_its_stages_follow_in_time() -> None:
-    rows = build(TRACE, request()).rows
-    assert [row.span.name for row in rows] == [
+    rows = stages(build(TRACE, request()))
+    assert [row.name for row in rows] == [
         "preprocess.request", "preprocess.queue", "dispatcher.place", "executor.infer",
         "topology.publish",
     ]  # fmt: skip
@@ -48,13 +62,13 @@ def test_the_request_leads_and_its_stages_follow_in_time() -> None:
 
 def test_a_linked_span_of_another_trace_is_shown_as_linked() -> None:
     waterfall = build(TRACE, request())
-    assert [row.span.service for row in waterfall.rows if row.linked] == ["topology"]
+    assert [row.service for row in waterfall.rows if row.kind is RowKind.LINKED] == ["topology"]
     assert waterfall.services == ("preprocess", "dispatcher", "executor", "topology")
 
 
 def test_other_spans_of_a_linked_trace_are_left_out() -> None:
     stranger = span("topology.publish", 0, 1, trace_id=OTHER, span_id=b"publish2")
-    assert len(build(TRACE, [*request(), stranger]).rows) == len(request())
+    assert len(stages(build(TRACE, [*request(), stranger]))) == len(request())
 
 
 def test_linked_traces_are_named_once() -> None:
@@ -62,46 +76,72 @@ def test_linked_traces_are_named_once() -> None:
     assert linked_traces([*spans, *spans], TRACE) == [OTHER]
 
 
-def test_coverage_is_the_share_of_the_total_in_stages() -> None:
+def test_the_total_is_stages_and_travel_and_the_rest() -> None:
     waterfall = build(TRACE, request())
     assert waterfall.total_ns == 10_000_000
-    assert waterfall.coverage == 0.95
+    assert waterfall.stage_ns == 9_500_000
+    assert waterfall.travel_ns == 500_000
+    assert waterfall.rest_ns == 0
+
+
+def test_time_between_stages_of_one_service_is_not_travel() -> None:
+    late = span("executor.output", 9_600_000, 9_800_000, span_id=b"output01")
+    waterfall = build(TRACE, [*request(), late])
+    assert waterfall.travel_ns == 200_000
+    assert waterfall.rest_ns == 100_000
+
+
+def test_travel_stands_where_it_happens_and_says_where_to() -> None:
+    early = [s for s in request() if s.name != "dispatcher.place"]
+    rows = [(row.name, row.start_ns, row.duration_ns) for row in build(TRACE, early).rows]
+    assert rows[1:] == [
+        ("preprocess.queue", 0, 2_000_000),
+        ("→ executor", 2_000_000, 2_000_000),
+        ("executor.infer", 4_000_000, 5_500_000),
+        ("→ preprocess", 9_500_000, 500_000),
+    ]
 
 
 def test_overlapping_stages_count_once() -> None:
-    assert union_ns([(0, 6), (4, 8), (5, 6), (20, 30)], 0, 25) == 13
+    root = span("preprocess.request", 0, 25, span_id=ROOT)
+    parts = [span("executor.x", start, end) for start, end in ((0, 6), (4, 8), (5, 6), (20, 30))]
+    assert [(gap.start_ns, gap.end_ns) for gap in find_gaps(root, parts)] == [(8, 20)]
 
 
 def test_stages_outside_the_request_count_only_where_they_overlap_it() -> None:
-    assert union_ns([(-5, 2), (8, 99)], 0, 10) == 4
+    root = span("preprocess.request", 0, 10, span_id=ROOT)
+    parts = [span("executor.x", start, end) for start, end in ((-5, 2), (8, 99), (70, 80))]
+    assert [(gap.start_ns, gap.end_ns) for gap in find_gaps(root, parts)] == [(2, 8)]
+    gaps = find_gaps(root, [span("executor.x", -9, -5), span("executor.y", 50, 60)])
+    assert [(gap.start_ns, gap.end_ns) for gap in gaps] == [(0, 10)]
 
 
 def test_a_span_reported_twice_is_drawn_once() -> None:
-    assert len(build(TRACE, request() * 2).rows) == len(request())
+    assert len(stages(build(TRACE, request() * 2))) == len(request())
 
 
 def test_children_stand_below_their_parent() -> None:
     child = span("executor.copy", 4_100_000, 4_200_000, parent_id=b"infer001", span_id=b"copy0001")
     rows = build(TRACE, [child, *request()]).rows
-    position = [row.span.name for row in rows].index("executor.copy")
-    assert rows[position - 1].span.name == "executor.infer"
+    position = [row.name for row in rows].index("executor.copy")
+    assert rows[position - 1].name == "executor.infer"
     assert rows[position].depth == 2
 
 
 def test_without_its_root_the_earliest_stage_leads() -> None:
     spans = [s for s in request() if s.name != "preprocess.request"]
-    assert build(TRACE, spans).rows[0].span.name == "preprocess.queue"
+    assert build(TRACE, spans).rows[0].name == "preprocess.queue"
 
 
 def test_a_span_that_is_its_own_parent_does_no_harm() -> None:
     loop = span("executor.odd", 1, 2, span_id=b"oddspan1", parent_id=b"oddspan1")
-    assert "executor.odd" in [row.span.name for row in build(TRACE, [*request(), loop]).rows]
+    assert "executor.odd" in [row.name for row in build(TRACE, [*request(), loop]).rows]
 
 
 def test_two_spans_that_claim_each_other_as_parent_do_not_hang() -> None:
     first = span("executor.a", 1, 2, span_id=b"aaaaaaaa", parent_id=b"bbbbbbbb")
     second = span("executor.b", 1, 2, span_id=b"bbbbbbbb", parent_id=b"aaaaaaaa")
-    assert build(TRACE, [*request(), first, second]).rows[0].span.name == "preprocess.request"
+    assert build(TRACE, [*request(), first, second]).rows[0].name == "preprocess.request"
 
 
 def test_no_spans_make_an_empty_waterfall() -> None:
@@ -133,7 +173,7 @@ def test_every_stage_is_drawn_on_one_line_with_its_time() -> None:
     assert infer.startswith("executor")
     assert "4.00 ms" in infer
     assert "5.50 ms" in infer
-    assert "cover 95.0% of the total; 500 µs" in text
+    assert "95.0% of the total in stages, 5.0% between services, 0.0% unaccounted for." in text
 
 
 def test_what_ended_before_the_request_says_how_long_before() -> None:
@@ -151,8 +191,8 @@ def test_bars_of_all_lines_share_one_axis() -> None:
 
 
 def test_markup_in_attributes_is_shown_as_it_is() -> None:
-    odd = span("executor.odd", 1, 2, attributes={"model": "[red]x[/nope]"}, span_id=b"oddspan1")
-    assert "model=[red]x[/nope]" in drawn([*request(), odd])
+    odd = span("executor.odd", 1, 2, attributes={"strategy": "[red]x[/nope]"}, span_id=b"oddspan1")
+    assert "strategy=[red]x[/nope]" in drawn([*request(), odd])
 
 
 def test_errors_are_shown_in_place_of_attributes() -> None:

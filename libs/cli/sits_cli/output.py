@@ -41,8 +41,11 @@ def print_json_line(value: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Column:
+    """`cut`: one line only, shortened where the terminal ends."""
+
     title: str
     right: bool = False
+    cut: bool = False
 
 
 def table(columns: Sequence[Column | str], rows: Iterable[Sequence[str | Text]]) -> Table:
@@ -50,7 +53,12 @@ def table(columns: Sequence[Column | str], rows: Iterable[Sequence[str | Text]])
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         spec = column if isinstance(column, Column) else Column(column)
-        made.add_column(spec.title, justify="right" if spec.right else "left", overflow="fold")
+        made.add_column(
+            spec.title,
+            justify="right" if spec.right else "left",
+            overflow="ellipsis" if spec.cut else "fold",
+            no_wrap=spec.cut,
+        )
     for row in rows:
         made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return made

@@ -1,7 +1,10 @@
 """Joins the spans of one request from all services into a waterfall. Pure, no I/O."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
 
 ROOT_NAME = "preprocess.request"
 
@@ -28,41 +31,57 @@ class Span:
     error: str = ""
 
 
+class RowKind(Enum):
+    """LINKED: belongs to another trace that this request made use of. TRAVEL: no span at
+    all, but the time between the end of one service's stage and the start of another's."""
+
+    STAGE = "stage"
+    LINKED = "linked"
+    TRAVEL = "travel"
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line. `start_ns` counts from the start of the request, and may be negative.
+    """One line. `start_ns` counts from the start of the request, and may be negative."""
 
-    A linked span belongs to another trace that this request made use of.
-    """
-
-    span: Span
-    depth: int
+    service: str
+    name: str
     start_ns: int
-    linked: bool = False
-
-    @property
-    def duration_ns(self) -> int:
-        return self.span.end_ns - self.span.start_ns
+    duration_ns: int
+    kind: RowKind = RowKind.STAGE
+    depth: int = 0
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """`covered_ns`: how much of `total_ns` some stage below the root accounts for."""
+    """`stage_ns` and `travel_ns`: what of `total_ns` is spent in stages, and between services."""
 
     trace_id: bytes
     rows: tuple[Row, ...]
     total_ns: int
-    covered_ns: int
+    stage_ns: int
+    travel_ns: int
 
     @property
-    def coverage(self) -> float:
-        """0.0 to 1.0."""
-        return self.covered_ns / self.total_ns if self.total_ns else 0.0
+    def rest_ns(self) -> int:
+        """What nothing accounts for: time inside services but outside of their stages."""
+        return self.total_ns - self.stage_ns - self.travel_ns
 
     @property
     def services(self) -> tuple[str, ...]:
         """In order of appearance."""
-        return tuple(dict.fromkeys(row.span.service for row in self.rows))
+        return tuple(dict.fromkeys(row.service for row in self.rows))
+
+
+class Gap(NamedTuple):
+    """Time in which no stage ran, between a stage of `left` and one of `entered`."""
+
+    left: str
+    entered: str
+    start_ns: int
+    end_ns: int
 
 
 def linked_traces(spans: Iterable[Span], trace_id: bytes) -> list[bytes]:
@@ -82,29 +101,56 @@ def build(trace_id: bytes, spans: Sequence[Span]) -> Waterfall:
     known = {(span.trace_id, span.span_id): span for span in spans}
     own = [span for span in known.values() if span.trace_id == trace_id]
     if not own:
-        return Waterfall(trace_id, (), 0, 0)
+        return Waterfall(trace_id, (), 0, 0, 0)
     root = _root(own)
+    gaps = find_gaps(root, [span for span in own if span is not root])
+    travel = [gap for gap in gaps if gap.left != gap.entered]
     links = dict.fromkeys(link for span in own for link in span.links)
     targets = [known.get((link.trace_id, link.span_id)) for link in links]
     linked = [span for span in targets if span is not None and span.trace_id != trace_id]
     rows = [
-        *_tree(own, root),
-        *(Row(span, 0, span.start_ns - root.start_ns, linked=True) for span in linked),
+        *_with_travel(_tree(own, root), travel, root),
+        *(_row(span, root, RowKind.LINKED) for span in linked),
     ]
-    stages = [(span.start_ns, span.end_ns) for span in own if span is not root]
-    covered_ns = union_ns(stages, root.start_ns, root.end_ns)
-    return Waterfall(trace_id, tuple(rows), root.end_ns - root.start_ns, covered_ns)
+    total_ns = root.end_ns - root.start_ns
+    empty_ns = sum(gap.end_ns - gap.start_ns for gap in gaps)
+    travel_ns = sum(gap.end_ns - gap.start_ns for gap in travel)
+    return Waterfall(trace_id, tuple(rows), total_ns, total_ns - empty_ns, travel_ns)
 
 
-def union_ns(intervals: Iterable[tuple[int, int]], low: int, high: int) -> int:
-    """Length of what the intervals cover between `low` and `high`, overlaps counted once."""
-    covered, reached = 0, low
-    for start, end in sorted(intervals):
-        start, end = max(start, reached), min(end, high)
-        if end > start:
-            covered += end - start
-            reached = end
-    return covered
+def find_gaps(root: Span, stages: Iterable[Span]) -> list[Gap]:
+    """The parts of the request in which no stage ran, in order."""
+    gaps = []
+    reached_ns, service = root.start_ns, root.service
+    for stage in sorted(stages, key=lambda span: span.start_ns):
+        start_ns = min(stage.start_ns, root.end_ns)
+        if start_ns > reached_ns:
+            gaps.append(Gap(service, stage.service, reached_ns, start_ns))
+        if stage.end_ns >= reached_ns:
+            reached_ns, service = stage.end_ns, stage.service
+    if reached_ns < root.end_ns:
+        gaps.append(Gap(service, root.service, reached_ns, root.end_ns))
+    return gaps
+
+
+def _row(span: Span, root: Span, kind: RowKind = RowKind.STAGE, depth: int = 0) -> Row:
+    start_ns, duration_ns = span.start_ns - root.start_ns, span.end_ns - span.start_ns
+    return Row(span.service, span.name, start_ns, duration_ns, kind, depth,
+               span.attributes, span.error)  # fmt: skip
+
+
+def _with_travel(rows: Iterable[Row], travel: Sequence[Gap], root: Span) -> Iterator[Row]:
+    """Each journey before the first stage that starts at its end."""
+    waiting = deque(
+        Row(gap.left, f"→ {gap.entered}", gap.start_ns - root.start_ns,
+            gap.end_ns - gap.start_ns, RowKind.TRAVEL, 1)
+        for gap in travel
+    )  # fmt: skip
+    for row in rows:
+        while waiting and waiting[0].start_ns + waiting[0].duration_ns <= row.start_ns:
+            yield waiting.popleft()
+        yield row
+    yield from waiting
 
 
 def _root(spans: Sequence[Span]) -> Span:
@@ -128,7 +174,7 @@ def _tree(spans: Sequence[Span], root: Span) -> list[Row]:
     waiting = [(span, 0) for span in reversed(tops)]
     while waiting:
         span, depth = waiting.pop()
-        rows.append(Row(span, depth, span.start_ns - root.start_ns))
+        rows.append(_row(span, root, depth=depth))
         below = children.pop(span.span_id, [])
         waiting.extend((child, depth + 1) for child in reversed(below))
     return rows

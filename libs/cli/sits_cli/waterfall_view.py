@@ -1,19 +1,29 @@
 """Draws a waterfall: one line a stage, bars on one time axis."""
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from sits_cli.output import Column, dim, duration, literal, table
-from sits_cli.waterfall import Row, Waterfall
+from sits_cli.output import Column, dim, duration, table
+from sits_cli.waterfall import Row, RowKind, Waterfall
 
-BAR_WIDTH = 40
+MAX_BAR, MIN_BAR = 40, 12
+BESIDES_BAR = 90
+"""Columns that everything but the bar takes, roughly."""
 FULL, EIGHTHS = "█", " ▏▎▍▌▋▊▉"
 STYLES = {"preprocess": "cyan", "dispatcher": "yellow", "executor": "green", "topology": "magenta"}
+OF_ALL = ("model", "version", "tenant")
+"""Attributes that are the same on each line: they stand in the headline."""
+HIDDEN = {*OF_ALL, "execution"}
 
 
-def draw(waterfall: Waterfall, width: int = BAR_WIDTH) -> RenderableType:
+def bar_width(console: Console) -> int:
+    return max(MIN_BAR, min(MAX_BAR, console.width - BESIDES_BAR))
+
+
+def draw(waterfall: Waterfall, width: int = MAX_BAR) -> RenderableType:
     columns: tuple[Column | str, ...] = (
-        "service", "stage", "time", Column("starts at", right=True), Column("takes", right=True), ""
+        "service", "stage", "time", Column("starts at", right=True), Column("takes", right=True),
+        Column("", cut=True),
     )  # fmt: skip
     rows = [_cells(row, waterfall.total_ns, width) for row in waterfall.rows]
     return Group(_headline(waterfall), Text(), table(columns, rows), Text(), _summary(waterfall))
@@ -29,12 +39,11 @@ def bar(start: float, length: float, width: int) -> str:
 
 
 def _cells(row: Row, total_ns: int, width: int) -> list[str | Text]:
-    span = row.span
-    style = STYLES.get(span.service, "")
-    stage = "  " * row.depth + span.name.partition(".")[2] if "." in span.name else span.name
+    travel = row.kind is RowKind.TRAVEL
+    style = "dim" if travel else STYLES.get(row.service, "")
     return [
-        Text(span.service, style=style),
-        Text(stage + (" (linked)" if row.linked else "")),
+        Text("" if travel else row.service, style=style),
+        Text(_stage(row), style="dim" if travel else ""),
         _time(row, total_ns, width, style),
         _offset(row.start_ns),
         duration(row.duration_ns / 1e9),
@@ -42,14 +51,20 @@ def _cells(row: Row, total_ns: int, width: int) -> list[str | Text]:
     ]
 
 
+def _stage(row: Row) -> str:
+    name = row.name.partition(".")[2] or row.name
+    return "  " * row.depth + name + (" (linked)" if row.kind is RowKind.LINKED else "")
+
+
 def _time(row: Row, total_ns: int, width: int, style: str) -> Text:
     if row.start_ns + row.duration_ns < 0:
         return dim(f"◂ {duration(-row.start_ns / 1e9)} before".ljust(width))
     if total_ns <= 0 or row.start_ns > total_ns:
-        return dim("▸ after".rjust(width))
+        return dim("after ▸".rjust(width))
     start = max(row.start_ns, 0)
     length = row.duration_ns + min(row.start_ns, 0)
-    return Text(bar(start / total_ns, length / total_ns, width), style=style)
+    drawn = bar(start / total_ns, length / total_ns, width)
+    return Text(drawn.replace(FULL, "░") if style == "dim" else drawn, style=style)
 
 
 def _offset(start_ns: int) -> str:
@@ -57,22 +72,27 @@ def _offset(start_ns: int) -> str:
 
 
 def _details(row: Row) -> Text:
-    if row.span.error:
-        return Text(row.span.error, style="bold red")
-    return dim(" ".join(f"{key}={value}" for key, value in sorted(row.span.attributes.items())))
+    if row.error:
+        return Text(row.error, style="bold red")
+    shown = sorted((key, value) for key, value in row.attributes.items() if key not in HIDDEN)
+    return dim(" ".join(f"{key}={value}" for key, value in shown))
 
 
 def _headline(waterfall: Waterfall) -> Text:
-    spans, services = len(waterfall.rows), len(waterfall.services)
-    return Text.from_markup(
-        f"trace [bold]{waterfall.trace_id.hex()}[/]  total [bold]"
-        f"{literal(duration(waterfall.total_ns / 1e9))}[/]  {spans} spans of {services} services"
-    )
+    facts = waterfall.rows[0].attributes if waterfall.rows else {}
+    what = "  ".join(f"{key} {facts[key]}" for key in OF_ALL if key in facts)
+    spans = sum(row.kind is not RowKind.TRAVEL for row in waterfall.rows)
+    return Text.assemble(
+        "trace ", (waterfall.trace_id.hex(), "bold"), f"  {what}" if what else "",
+        "  total ", (duration(waterfall.total_ns / 1e9), "bold"),
+        f"  {spans} spans of {len(waterfall.services)} services",
+    )  # fmt: skip
 
 
 def _summary(waterfall: Waterfall) -> Text:
-    between = (waterfall.total_ns - waterfall.covered_ns) / 1e9
+    total_ns = waterfall.total_ns or 1
     return Text(
-        f"The stages cover {waterfall.coverage:.1%} of the total; "
-        f"{duration(between)} lie between them."
+        f"{waterfall.stage_ns / total_ns:.1%} of the total in stages, "
+        f"{waterfall.travel_ns / total_ns:.1%} between services, "
+        f"{waterfall.rest_ns / total_ns:.1%} unaccounted for."
     )

@@ -1,7 +1,8 @@
 """`sits status`: which services there are, how they are, and what connects them."""
 
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 
 from rich.text import Text
 
@@ -46,9 +47,9 @@ def status(
     """Show the services, their links, the strategy and how fresh the topology is."""
     state = spans.state(dispatcher_place(dispatcher))
     lines = [
-        ServiceLine("front door", front, health.ready(front)),
+        *_fronts(front, state.peers),
         ServiceLine("dispatcher", dispatcher, state.ready, draining=state.self.draining),
-        *map(_peer, state.peers),
+        *(_peer(peer) for peer in state.peers if peer.hello.role != Role.ROLE_PREPROCESS),
         ServiceLine("topology", topology, health.ready(topology)),
     ]
     if as_json:
@@ -79,10 +80,20 @@ def redis(state: pb.GetStateResponse) -> str:
     return "connected" if state.redis_connected else "lost"
 
 
+def _fronts(address: str, peers: Iterable[pb.PeerState]) -> list[ServiceLine]:
+    """A linked front door is known by its link, not by the address clients use: with just
+    one, it is the one at `address`."""
+    linked = [_peer(peer) for peer in peers if peer.hello.role == Role.ROLE_PREPROCESS]
+    ready = health.ready(address)
+    if len(linked) == 1:
+        return [replace(linked[0], address=address, ready=ready and linked[0].ready)]
+    return [ServiceLine("preprocess", address, ready), *linked]
+
+
 def _peer(peer: pb.PeerState) -> ServiceLine:
     return ServiceLine(
         Role.Name(peer.hello.role).removeprefix("ROLE_").lower(),
-        peer.address or peer.hello.control_address,
+        peer.hello.control_address or peer.address,
         peer.connected and not peer.hello.draining,
         peer.hello.draining,
         peer.hello.device,

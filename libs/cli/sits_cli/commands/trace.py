@@ -2,6 +2,7 @@
 
 import re
 import time
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -64,7 +65,7 @@ def find_soon(places: list[Place], trace_id: bytes) -> Waterfall:
     give_up_s = time.monotonic() + SETTLE_S
     while time.monotonic() < give_up_s:
         found = spans.waterfall(places, trace_id)
-        if any(row.span.name == ROOT_NAME for row in found.rows):
+        if any(row.name == ROOT_NAME for row in found.rows):
             return found
         time.sleep(POLL_S)
     return find(places, trace_id)
@@ -87,28 +88,16 @@ def show(found: Waterfall, *, as_json: bool) -> None:
     if as_json:
         print_json(as_dict(found))
     else:
-        console().print(waterfall_view.draw(found))
+        target = console()
+        target.print(waterfall_view.draw(found, waterfall_view.bar_width(target)))
 
 
 def as_dict(found: Waterfall) -> dict[str, object]:
     return {
         "trace_id": found.trace_id.hex(),
         "total_ns": found.total_ns,
-        "covered_ns": found.covered_ns,
-        "coverage": round(found.coverage, 4),
-        "spans": [
-            {
-                "service": row.span.service,
-                "name": row.span.name,
-                "span_id": row.span.span_id.hex(),
-                "parent_id": row.span.parent_id.hex(),
-                "depth": row.depth,
-                "linked": row.linked,
-                "start_ns": row.start_ns,
-                "duration_ns": row.duration_ns,
-                "attributes": dict(row.span.attributes),
-                "error": row.span.error,
-            }
-            for row in found.rows
-        ],
+        "stage_ns": found.stage_ns,
+        "travel_ns": found.travel_ns,
+        "rest_ns": found.rest_ns,
+        "rows": [asdict(row) | {"kind": row.kind.value} for row in found.rows],
     }
