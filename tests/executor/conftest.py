@@ -68,7 +68,7 @@ class OnnxModels:
             [helper.make_tensor_value_info(*entry) for entry in outputs],
             initializer=list(initializers),
         )
-        opsets = [helper.make_opsetid("", 17)]
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 2)]
         serialized: bytes = helper.make_model(
             graph, opset_imports=opsets, ir_version=8
         ).SerializeToString()

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import count
 from pathlib import Path
 
 import structlog
@@ -17,92 +16,18 @@ from sits_core.redis_registry import connect
 from sits_core.rpc import Server, require_token_off_loopback
 from sits_core.settings import SettingsError
 from sits_core.telemetry import open_tracer
-from sits_core.tracing import Tracer
 from sits_executor import drain
-from sits_executor.backends.base import Backend
-from sits_executor.background import Background
-from sits_executor.collector import ModelCollector
-from sits_executor.contract import Contract
 from sits_executor.control import Control
-from sits_executor.cpu_quota import cpus
-from sits_executor.device import is_gpu
-from sits_executor.identity import Identity, identify
-from sits_executor.listener import ExecuteListener
+from sits_executor.executor import Executor
+from sits_executor.identity import identify
 from sits_executor.memory import open_memory
-from sits_executor.metrics import Metrics
-from sits_executor.payloads import Payloads
-from sits_executor.repository.catalog import Catalog
-from sits_executor.repository.layout import Repository
-from sits_executor.repository.loader import Loader, RunBatch
-from sits_executor.repository.manager import Manager
-from sits_executor.runner import Runner
 from sits_executor.settings import ExecutorSettings
-from sits_executor.spans import Spans
 from sits_protos.v1.control_pb2_grpc import add_ControlServicer_to_server
 from sits_protos.v1.link_pb2 import LinkMessage
 
 log = structlog.get_logger()
 
 _POLL_S = 0.02
-
-
-class Executor:
-    """Everything of one process that does work; `serve` adds the ports."""
-
-    def __init__(
-        self,
-        settings: ExecutorSettings,
-        identity: Identity,
-        payloads: Payloads,
-        tracer: Tracer,
-        registry: CollectorRegistry,
-    ) -> None:
-        self.identity, self.tracer = identity, tracer
-        self.catalog = Catalog()
-        self._payloads, self._metrics = payloads, Metrics(registry)
-        self._spans, self._executions = Spans(tracer, identity.id), count(1)
-        self._background = Background(settings.executor_load_threads, "load")
-        self.listener = ExecuteListener(
-            self.catalog, payloads, self._metrics, identity.id, settings.max_message_bytes
-        )
-        self.manager = Manager(
-            Repository(Path(settings.executor_model_repository)),
-            self._loader(settings),
-            self.catalog,
-            self._background,
-            settings.executor_upload_bytes,
-        )
-        registry.register(ModelCollector(self.catalog, self._metrics.label))
-
-    def start(self) -> None:
-        self.catalog.changed = self.listener.announce
-        self._background.start()
-
-    def stop(self) -> None:
-        for model in self.catalog.loaded():
-            model.close()
-        self.manager.close()
-
-    def _loader(self, settings: ExecutorSettings) -> Loader:
-        return Loader(
-            self._make_runner,
-            threads=settings.executor_threads or cpus(),
-            on_gpu=is_gpu(self.identity.device),
-            default_max_batch=settings.executor_default_max_batch,
-            queue_batches=settings.executor_queue_batches,
-        )
-
-    def _make_runner(self, contract: Contract, backend: Backend) -> RunBatch:
-        metrics = self._metrics.of(contract.model)
-        return Runner(
-            contract,
-            backend,
-            self._payloads,
-            self._spans,
-            metrics,
-            self.identity.id,
-            self._executions,
-        ).run
 
 
 def serve(settings: ExecutorSettings, stop: threading.Event) -> None:
@@ -114,10 +39,11 @@ def serve(settings: ExecutorSettings, stop: threading.Event) -> None:
         metrics_server = serve_metrics(settings.executor_metrics_bind, registry)
         stack.callback(metrics_server.shutdown)
         loaded = threading.Event()
-        server = stack.enter_context(_server(settings, executor, stop, loaded))
         lease = LeaseKeeper(
             connect(settings, registry), lambda: executor.identity.lease(stop.is_set())
         )
+        control = Control(executor, stop, loaded, lease if settings.redis_url else None)
+        server = stack.enter_context(_server(settings, executor, control, stop))
         lease.start()
         stack.callback(lease.stop)
         _load_first(settings, executor, stop)
@@ -153,7 +79,7 @@ def open_executor(settings: ExecutorSettings, registry: CollectorRegistry) -> It
 
 
 def _server(
-    settings: ExecutorSettings, executor: Executor, stop: threading.Event, loaded: threading.Event
+    settings: ExecutorSettings, executor: Executor, control: Control, stop: threading.Event
 ) -> Server:
     tokens = [token for name in ("mesh_token", "admin_token") if (token := settings.secret(name))]
     server = Server(settings.executor_bind, settings, tokens=tokens)
@@ -161,14 +87,6 @@ def _server(
         "sits.v1.Execute",
         executor.listener,
         lambda: _greeting(executor, draining=stop.is_set()),
-    )
-    control = Control(
-        executor.identity.hello(),
-        executor.tracer,
-        stop,
-        executor.catalog,
-        executor.manager,
-        loaded,
     )
     server.add_handler(execute, "sits.v1.Execute")
     server.add(add_ControlServicer_to_server, control, "sits.v1.Control")
@@ -193,6 +111,6 @@ def _drain(
     server.set_ready(False)
     executor.listener.greet(executor.identity.hello(draining=True))
     lease.wake()
-    finished = drain.finish(executor.catalog, settings.drain_grace_s)
+    finished = drain.finish(lambda: executor.listener.idle, settings.drain_grace_s)
     refused = drain.refuse_waiting(executor.catalog, executor.identity.id)
     log.info("executor.drained", finished=finished, refused_batches=refused)

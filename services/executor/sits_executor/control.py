@@ -8,30 +8,30 @@ import grpc
 
 from sits_core.control import BaseControl
 from sits_core.errors import DeadlineExceeded, SitsError
-from sits_core.tracing import Tracer
-from sits_executor.repository.catalog import Catalog
-from sits_executor.repository.manager import Manager
+from sits_core.keepers import LeaseKeeper
+from sits_executor.executor import Executor
 from sits_protos.v1 import control_pb2 as pb
-from sits_protos.v1.link_pb2 import Hello, ModelState
+from sits_protos.v1.link_pb2 import ModelState
 
 _LONGEST_WAIT_S: Final = 86_400.0
 
 
 class Control(BaseControl):
-    """Load and unload return when they are done, or with the reason why they failed."""
+    """Load and unload return when they are done, or with the reason why they failed.
+
+    `loaded` is set once the models of the start have loaded; `lease` None = no Redis.
+    """
 
     def __init__(
         self,
-        hello: Hello,
-        tracer: Tracer,
+        executor: Executor,
         drain: threading.Event,
-        catalog: Catalog,
-        manager: Manager,
         loaded: threading.Event,
+        lease: LeaseKeeper | None,
     ) -> None:
-        super().__init__(hello, tracer, drain)
-        self._catalog, self._manager = catalog, manager
-        self._draining, self._loaded = drain, loaded
+        super().__init__(executor.identity.hello(), executor.tracer, drain)
+        self._executor, self._manager = executor, executor.manager
+        self._draining, self._loaded, self._lease = drain, loaded, lease
 
     def GetState(
         self, request: pb.GetStateRequest, context: grpc.ServicerContext
@@ -39,7 +39,10 @@ class Control(BaseControl):
         state = super().GetState(request, context)
         state.self.draining = self._draining.is_set()
         state.ready = state.ready and self._loaded.is_set()
-        state.models.extend(self._catalog.entries())
+        state.models.extend(self._executor.catalog.entries())
+        state.peers.extend(self._executor.listener.peers())
+        state.redis_configured = self._lease is not None
+        state.redis_connected = self._lease is not None and self._lease.connected
         return state
 
     def LoadModel(

@@ -18,13 +18,15 @@ QUIET_S = 0.25
 _POLL_S = 0.01
 
 
-def finish(catalog: Catalog, grace_s: float, sleep: Callable[[float], object] = time.sleep) -> bool:
-    """Wait until the models have been idle for `QUIET_S`, at most `grace_s`. Whether they were."""
+def finish(
+    idle: Callable[[], bool], grace_s: float, sleep: Callable[[float], object] = time.sleep
+) -> bool:
+    """Wait until `idle` has held for `QUIET_S`, at most `grace_s`. Whether it did."""
     end, quiet = Deadline.after(grace_s), Deadline.after(QUIET_S)
     while not quiet.passed():
         if end.passed():
             return False
-        if not catalog.idle:
+        if not idle():
             quiet = Deadline.after(QUIET_S)
         sleep(_POLL_S)
     return True

@@ -3,8 +3,12 @@
 import threading
 from collections.abc import Callable
 
+import structlog
+
 from sits_executor.batch import Batch
 from sits_executor.queue import BatchQueue
+
+log = structlog.get_logger()
 
 
 class Instances:
@@ -33,16 +37,12 @@ class Instances:
         for thread in self._threads:
             thread.start()
 
-    def join(self, timeout_s: float) -> None:
-        for thread in self._threads:
-            thread.join(timeout_s)
-
     def _work(self) -> None:
         while (batch := self._queue.read()) is not None:
             try:
                 self._run(batch)
-            finally:
-                self._queue.done()
+            except Exception:  # the thread must outlive whatever escaped
+                log.exception("instance.broken", batch=repr(batch))
         with self._lock:
             self._alive -= 1
             last = self._alive == 0

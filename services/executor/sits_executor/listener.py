@@ -17,6 +17,7 @@ from sits_executor.metrics import Metrics
 from sits_executor.payloads import Payloads
 from sits_executor.repository.catalog import Catalog
 from sits_executor.session import Session
+from sits_protos.v1.control_pb2 import PeerState
 from sits_protos.v1.link_pb2 import BatchHeader, Cancel, Hello, LinkMessage, Release
 
 log = structlog.get_logger()
@@ -81,6 +82,14 @@ class ExecuteListener:
         for session in self._links():
             session.link.write(message)
 
+    @property
+    def idle(self) -> bool:
+        """Every batch that came is answered."""
+        return all(session.idle for session in self._links())
+
+    def peers(self) -> list[PeerState]:
+        return [session.state() for session in self._links()]
+
     def _links(self) -> list[Session]:
         with self._lock:
             return list(self._sessions.values())
@@ -97,8 +106,8 @@ class ExecuteListener:
             case wire.RELEASE:
                 self._release(Release.FromString(head.head))
             case wire.HELLO:
-                hello = Hello.FromString(head.head)
-                log.info("link.opened", peer=session.link.peer, dispatcher=hello.id)
+                session.hello = Hello.FromString(head.head)
+                log.info("link.opened", peer=session.link.peer, dispatcher=session.hello.id)
             case _:
                 raise wire.MalformedMessage(
                     f"an executor does not take messages of kind {head.kind}"

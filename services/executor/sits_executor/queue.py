@@ -39,7 +39,6 @@ class BatchQueue:
         self._capacity, self._default_priority = capacity, default_priority
         self._heap: list[tuple[Rank, Batch]] = []
         self._arrivals = count()
-        self._unfinished = 0
         self._closed = False
         self._ready = threading.Condition()
 
@@ -50,7 +49,6 @@ class BatchQueue:
                 return Pressure(False, level)
             place = rank(batch.header, next(self._arrivals), self._default_priority)
             heapq.heappush(self._heap, (place, batch))
-            self._unfinished += 1
             self._ready.notify()
             return Pressure(True, len(self._heap) / self._capacity)
 
@@ -59,18 +57,12 @@ class BatchQueue:
             self._ready.wait_for(lambda: self._heap or self._closed)
             return heapq.heappop(self._heap)[1] if self._heap else None
 
-    def done(self) -> None:
-        """A batch that was read is answered."""
-        with self._ready:
-            self._unfinished -= 1
-
     def remove(self, chosen: Callable[[Batch], bool]) -> list[Batch]:
         """Take out all waiting batches that are `chosen`."""
         with self._ready:
             taken = [batch for _, batch in self._heap if chosen(batch)]
             self._heap = [entry for entry in self._heap if not chosen(entry[1])]
             heapq.heapify(self._heap)
-            self._unfinished -= len(taken)
             return taken
 
     def close(self) -> None:
@@ -78,11 +70,6 @@ class BatchQueue:
         with self._ready:
             self._closed = True
             self._ready.notify_all()
-
-    @property
-    def idle(self) -> bool:
-        """Nothing waits and nothing runs."""
-        return self._unfinished == 0
 
     @property
     def closed(self) -> bool:
@@ -93,5 +80,4 @@ class BatchQueue:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
-        running = self._unfinished - len(self)
-        return f"<BatchQueue {len(self)}/{self._capacity} running={running} {state}>"
+        return f"<BatchQueue {len(self)}/{self._capacity} {state}>"

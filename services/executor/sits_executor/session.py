@@ -9,7 +9,8 @@ from sits_core.errors import ResourceExhausted, SitsError
 from sits_executor import answers
 from sits_executor.answers import Stages
 from sits_executor.batch import Batch
-from sits_protos.v1.link_pb2 import BatchHeader, Cancel, LinkMessage
+from sits_protos.v1.control_pb2 import PeerState
+from sits_protos.v1.link_pb2 import BatchHeader, Cancel, Hello, LinkMessage
 
 log = structlog.get_logger()
 
@@ -23,6 +24,8 @@ class Session:
     def __init__(self, link: Link, holder: str, instance: str, max_message_bytes: int) -> None:
         self.link, self.holder = link, holder
         self._instance, self._max_message_bytes = instance, max_message_bytes
+        self.hello = Hello()
+        self._results = self._errors = 0
         self._unanswered: dict[int, Batch] = {}
         self._lock = threading.Lock()
 
@@ -34,6 +37,23 @@ class Session:
     def find(self, cancel: Cancel) -> Batch | None:
         return self._unanswered.get(cancel.batch_id)
 
+    @property
+    def idle(self) -> bool:
+        return not self._unanswered
+
+    def state(self) -> PeerState:
+        batches = list(self._unanswered.values())
+        return PeerState(
+            hello=self.hello,
+            address=self.link.peer,
+            connected=not self.link.closed,
+            transport="grpc",
+            batches_in_flight=len(batches),
+            rows_in_flight=sum(batch.rows for batch in batches),
+            batches_total=self._results,
+            errors_total=self._errors,
+        )
+
     def cancel_all(self) -> None:
         """Nobody waits any more: what has not been launched need not be."""
         for batch in list(self._unanswered.values()):
@@ -43,6 +63,8 @@ class Session:
         """Send a result. False when it was answered before, or the dispatcher is gone."""
         if self._unanswered.pop(message.result.batch_id, None) is None:
             return False
+        self._results += 1
+        self._errors += message.result.HasField("error")
         return self._send(self._fitting(message))
 
     def refuse(self, header: BatchHeader, error: SitsError, received_ns: int) -> None:

@@ -51,15 +51,10 @@ class Catalog:
             if known.loaded is not None and name in (None, model)
         ]
 
-    @property
-    def idle(self) -> bool:
-        """No model has work, waiting or running."""
-        return all(model.queue.idle for model in self.loaded())
-
     def entries(self) -> list[ModelEntry]:
         """By name, then version number."""
-        ordered = sorted(self._known, key=lambda key: (key[0], int(key[1] or 0)))
-        return [self._known[key].entry for key in ordered if key in self._known]
+        known = self._known
+        return [known[key].entry for key in sorted(known, key=lambda k: (k[0], int(k[1] or 0)))]
 
     def message(self) -> CatalogMessage:
         with self._lock:

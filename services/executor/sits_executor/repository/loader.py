@@ -82,6 +82,8 @@ class Loader:
 
     def _ready(self, plan: Plan, backend: Backend, spec: LoadSpec) -> LoadedModel:
         where = _where_it_runs(plan.placement, backend)
+        if backend.fallback:
+            log.warning("model.cpu_fallback", model=spec.model, cause=backend.fallback)
         config = complete(plan.given, backend.signature, where, self._default_max_batch)
         config.backend, config.platform = plan.choice.backend, plan.choice.platform
         config.default_model_filename = spec.filename

@@ -1,0 +1,180 @@
+"""ONNX Runtime behind the backend seam."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from sits_core.datatypes import BYTES, NUMPY_TYPES
+from sits_executor.backends import onnx
+from sits_executor.backends.base import Backend, LoadError, LoadSpec
+from sits_protos.oip.model_config_pb2 import ModelConfig
+
+ONNX_TYPES = {
+    "BOOL": TensorProto.BOOL, "UINT8": TensorProto.UINT8, "UINT16": TensorProto.UINT16,
+    "UINT32": TensorProto.UINT32, "UINT64": TensorProto.UINT64, "INT8": TensorProto.INT8,
+    "INT16": TensorProto.INT16, "INT32": TensorProto.INT32, "INT64": TensorProto.INT64,
+    "FP16": TensorProto.FLOAT16, "FP32": TensorProto.FLOAT, "FP64": TensorProto.DOUBLE,
+    "BF16": TensorProto.BFLOAT16, "BYTES": TensorProto.STRING,
+}  # fmt: skip
+
+
+@pytest.fixture(name="load")
+def loader(tmp_path: Path) -> Any:
+    def load_bytes(model: bytes, gpu: int | None = None, **parameters: str) -> Backend:
+        (tmp_path / "model.onnx").write_bytes(model)
+        config = ModelConfig(name="m")
+        for key, value in parameters.items():
+            config.parameters[key].string_value = value
+        return onnx.load(LoadSpec("m", "1", tmp_path, "model.onnx", config, 1, 1, gpu))
+
+    return load_bytes
+
+
+@pytest.mark.parametrize("datatype", [*NUMPY_TYPES])
+def test_every_fixed_size_datatype_passes_unchanged(
+    datatype: str, load: Any, onnx_models: Any
+) -> None:
+    backend = load(onnx_models.unary("Identity", ["b", 3], ONNX_TYPES[datatype]))
+    x = np.array([[0, 1, 1], [1, 0, 1]]).astype(NUMPY_TYPES[datatype])
+    y = backend.run({"x": x}, {})["y"]
+    assert y.dtype == x.dtype
+    assert y.tobytes() == x.tobytes()
+    assert backend.signature.inputs[0].datatype == datatype
+    assert backend.signature.inputs[0].shape == ("b", 3)
+
+
+def test_bfloat16_keeps_its_precision_and_empty_arrays_pass(load: Any, onnx_models: Any) -> None:
+    backend = load(onnx_models.unary("Identity", ["b", 2], TensorProto.BFLOAT16))
+    x = np.array([[1.5, -3.25]], NUMPY_TYPES["BF16"])
+    assert backend.run({"x": x}, {})["y"].tolist() == [[1.5, -3.25]]
+    assert backend.run({"x": x[:0]}, {})["y"].shape == (0, 2)
+
+
+def test_bytes_that_are_not_text_pass_unchanged(load: Any, onnx_models: Any) -> None:
+    backend = load(onnx_models.unary("Identity", ["b", 1], TensorProto.STRING))
+    values = [b"", b"\0", b"a\0b", b"\xff\xfe", "é日".encode(), b"\xf4\x8f\xbe\x80"]
+    x = np.empty((len(values), 1), object)
+    x[:, 0] = values
+    assert backend.run({"x": x}, {})["y"][:, 0].tolist() == values
+
+
+def test_text_reaches_the_model_as_text(load: Any, onnx_models: Any) -> None:
+    """A label encoder knows its keys by value, whatever else is in the batch."""
+    node = helper.make_node(
+        "LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml",
+        keys_strings=["é日", "b"], values_int64s=[1, 2], default_int64=0,
+    )  # fmt: skip
+    model = onnx_models.graph(
+        [node], [("x", TensorProto.STRING, ["b"])], [("y", TensorProto.INT64, ["b"])]
+    )
+    x = np.array(["é日".encode(), b"b", b"\xff", b""], object)
+    assert load(model).run({"x": x}, {})["y"].tolist() == [1, 2, 0, 0]
+
+
+def test_a_gpu_that_is_not_there_fails_the_load(load: Any, onnx_models: Any) -> None:
+    with pytest.raises(LoadError, match="no CUDAExecutionProvider"):
+        load(onnx_models.unary("Identity", ["b"]), gpu=0)
+
+
+def test_a_provider_that_does_not_start_fails_the_load(
+    load: Any, onnx_models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library has the provider, the machine has no device: ONNX Runtime chooses the CPU."""
+    real = onnxruntime.InferenceSession
+    monkeypatch.setattr(
+        onnx.ort, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPU"]
+    )
+    monkeypatch.setattr(
+        onnx.ort,
+        "InferenceSession",
+        lambda path, options, providers: real(path, options, providers=providers[1:]),
+    )
+    with pytest.raises(LoadError, match="could not start CUDAExecutionProvider"):
+        load(onnx_models.unary("Identity", ["b"]), gpu=0)
+
+
+def test_a_configured_fallback_runs_on_the_cpu_and_says_so(load: Any, onnx_models: Any) -> None:
+    backend = load(onnx_models.unary("Identity", ["b"]), gpu=0, cpu_fallback="true")
+    assert "CUDAExecutionProvider" in backend.fallback
+    x = np.ones(2, np.float32)
+    np.testing.assert_array_equal(backend.run({"x": x}, {})["y"], x)
+
+
+def test_nothing_falls_back_when_nothing_was_asked(load: Any, onnx_models: Any) -> None:
+    assert load(onnx_models.unary("Identity", ["b"])).fallback == ""
+
+
+def test_a_broken_file_fails_with_its_cause_and_without_a_path(load: Any, tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match=r"Protobuf parsing failed") as caught:
+        load(b"not a model")
+    assert str(tmp_path) not in str(caught.value)
+
+
+@pytest.mark.parametrize("location", ["../secret", "{root}/secret", "link"])
+def test_weights_outside_the_models_folder_are_not_read(
+    location: str, tmp_path: Path, onnx_models: Any
+) -> None:
+    (tmp_path / "secret").write_bytes(np.arange(2, dtype=np.float32).tobytes())
+    folder = tmp_path / "1"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path / "secret")
+    weights = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2])
+    weights.data_location = TensorProto.EXTERNAL
+    weights.external_data.add(key="location", value=location.format(root=tmp_path))
+    model = onnx_models.graph(
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        [("x", TensorProto.FLOAT, ["b", 2])],
+        [("y", TensorProto.FLOAT, ["b", 2])],
+        [weights],
+    )
+    (folder / "model.onnx").write_bytes(model)
+    with pytest.raises(LoadError, match="External data path") as caught:
+        onnx.load(LoadSpec("m", "1", folder, "model.onnx", ModelConfig(), 1, 1, None))
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_types_that_the_protocol_lacks_are_refused(load: Any, onnx_models: Any) -> None:
+    node = helper.make_node("SequenceConstruct", ["x"], ["y"])
+    info = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b"])], [info]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(LoadError, match="expected a tensor"):
+        load(model.SerializeToString())
+
+
+def test_threads_come_from_the_spec_and_the_configuration_wins(load: Any, onnx_models: Any) -> None:
+    model = onnx_models.unary("Identity", ["b"])
+    assert load(model)._session.get_session_options().intra_op_num_threads == 1
+    chosen = load(model, intra_op_thread_count="3")._session.get_session_options()
+    assert chosen.intra_op_num_threads == 3
+    with pytest.raises(LoadError, match="expected a number of threads"):
+        load(model, intra_op_thread_count="many")
+
+
+def test_only_configured_outputs_are_computed(tmp_path: Path, onnx_models: Any) -> None:
+    model = onnx_models.graph(
+        [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Neg", ["x"], ["z"])],
+        [("x", TensorProto.FLOAT, ["b"])],
+        [("y", TensorProto.FLOAT, ["b"]), ("z", TensorProto.FLOAT, ["b"])],
+    )
+    (tmp_path / "model.onnx").write_bytes(model)
+    config = ModelConfig()
+    config.output.add(name="z")
+    backend = onnx.load(LoadSpec("m", "1", tmp_path, "model.onnx", config, 1, 1, None))
+    assert list(backend.run({"x": np.ones(1, np.float32)}, {})) == ["z"]
+
+
+def test_bytes_and_bfloat16_in_one_model_are_refused(load: Any, onnx_models: Any) -> None:
+    model = onnx_models.graph(
+        [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Identity", ["s"], ["t"])],
+        [("x", TensorProto.BFLOAT16, ["b"]), ("s", TensorProto.STRING, ["b"])],
+        [("y", TensorProto.BFLOAT16, ["b"]), ("t", TensorProto.STRING, ["b"])],
+    )
+    with pytest.raises(LoadError, match=f"BF16 and {BYTES}"):
+        load(model)

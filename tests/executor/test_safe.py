@@ -1,0 +1,26 @@
+"""Foreign exception texts are cut down to what a client may see."""
+
+import pytest
+
+from sits_executor.safe import safe_cause
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("bad value", "ValueError: bad value"),
+        ("", "ValueError"),
+        ("first\nsecond", "ValueError: first"),
+        ("in /srv/models/a/1/model.onnx: broken", "ValueError: in <path>: broken"),
+        ("at '/x.py:12'", "ValueError: at '<path>:12'"),
+        ("../../etc/passwd", "ValueError: <path>"),
+        ("~/key and/or 3/4", "ValueError: <path> and/or 3/4"),
+        ("100 % é 日 \x07", "ValueError: 100 % é 日"),
+    ],
+)
+def test_texts_lose_paths_lines_and_control_characters(text: str, shown: str) -> None:
+    assert safe_cause(ValueError(text)).strip() == shown
+
+
+def test_a_very_long_text_is_cut() -> None:
+    assert len(safe_cause(ValueError("é" * 40_000)).encode()) <= 1000
