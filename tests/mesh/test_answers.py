@@ -25,6 +25,7 @@ BITS = (8, 16, 32, 64)
 SAMPLES: dict[str, Array] = {
     "BOOL": np.array([[True, False, True]]),
     **{f"INT{b}": np.array([[-(2 ** (b - 1)), -1, 2 ** (b - 1) - 1]], f"<i{b // 8}") for b in BITS},
+    **{f"UINT{b}": np.array([[0, 1, 2**b - 1]], f"<u{b // 8}") for b in BITS},
     "FP16": np.array([[1.5, -0.0, np.inf, 6e-8]], np.float16),
     "FP32": np.array([[1.1, -0.0, np.nan, 1e-45]], np.float32),
     "BF16": np.array([[1.5, -0.0, np.nan, 1e-38]], ml_dtypes.bfloat16),
