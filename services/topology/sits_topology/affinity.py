@@ -17,9 +17,10 @@ towards 0 with growing cost.
 Sources. Bandwidths are NCCL's (src/graph/topo.h: per NVLink by architecture, PCIe GB/s =
 width x speed / 80, LOC 5000, NET 12). The order of the kinds is NCCL's path types with
 `nvidia-smi topo -m`'s NODE put back between PHB and SYS. `HOP_PENALTY` is fitted to the
-all-reduce times that microsoft/vidur recorded at 64 MiB: leaving an NVLink bridge pair cost
-12.3x on A100 (this model: 12.0x) and 5.9x on H100 (6.2x). The SYS penalty grows with the ACPI
-distance of the two NUMA nodes, 20 being Linux' REMOTE_DISTANCE.
+all-reduce times that microsoft/vidur recorded at 64 MiB: with GPUs of two NVLink bridge pairs
+it takes 11.1x as long as within a pair on A100 (SYS to NVLink in this model: 12.0x) and 5.9x
+on H100 (6.2x). The SYS penalty grows with the ACPI distance of the two NUMA nodes, 20 being
+Linux' REMOTE_DISTANCE.
 
 Known weaknesses: nominal figures know nothing of a host that bounces peer copies through slow
 memory (an A40 host of the same data set reached 4 GB/s where this says 20); measured links

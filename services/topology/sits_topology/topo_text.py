@@ -35,8 +35,8 @@ def read_topo_text(text: str) -> Topology:
     devices |= {gpu: _gpu(matrix, gpu, affinities[gpu], degraded) for gpu in matrix.gpus}
     cpus = _cpu_nodes(affinities.values())
     links = [*_links(matrix, devices, degraded), *cpu_links(cpus, {})]
-    for gpu, affinity in affinities.items():
-        links += _host_links(devices[gpu], affinity, cpus)
+    for name, device in devices.items():
+        links += _host_links(device, affinities.get(name, Affinity()), cpus)
     return Topology((*devices.values(), *cpus), tuple(both_ways(links)), ("topo-m",))
 
 
@@ -81,8 +81,8 @@ def _cpu_nodes(affinities: Iterable[Affinity]) -> list[Device]:
     ]
 
 
-def _host_links(gpu: Device, affinity: Affinity, cpus: list[Device]) -> Iterator[Link]:
-    for link in device_links([gpu], cpus, {}):
+def _host_links(device: Device, affinity: Affinity, cpus: list[Device]) -> Iterator[Link]:
+    for link in device_links([device], cpus, {}):
         on_c2c = affinity.gpu_numa_node is not None and link.kind is LinkKind.PHB
         yield replace(link, kind=LinkKind.C2C) if on_c2c else link
 
