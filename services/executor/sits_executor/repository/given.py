@@ -46,8 +46,10 @@ def from_text(text: str) -> Given:
 
 def from_json(text: str) -> Given:
     try:
-        config = json_format.Parse(text, ModelConfig())
         fields = json.loads(text)
+        if not isinstance(fields, dict):
+            raise ValueError(f"expected an object, got {type(fields).__name__}")
+        config = json_format.ParseDict(fields, ModelConfig())
     except (json_format.ParseError, ValueError, RecursionError) as error:
         raise LoadError(f"the JSON configuration cannot be read: {_line(error)}") from None
     return Given(config, not fields.keys().isdisjoint(("max_batch_size", "maxBatchSize")))
