@@ -160,6 +160,20 @@ def test_a_follower_learns_of_a_change_by_its_hint(
         follower.stop()
 
 
+def test_hints_come_again_after_a_restart(
+    redis_server: PrivateRedis, registry: RedisRegistry
+) -> None:
+    told: list[None] = []
+    registry.subscribe(lambda: told.append(None))
+    wait_until(lambda: told)
+    redis_server.restart()
+    before = len(told)
+    wait_until(lambda: len(told) > before, what="a look at what was missed")
+    before = len(told)
+    registry.set_strategy("", "topo_aware")
+    wait_until(lambda: len(told) > before, what="a hint")
+
+
 def test_random_bytes_are_counted_and_skipped(redis_server: PrivateRedis, raw: redis.Redis) -> None:
     metrics, records = CollectorRegistry(), 10_000
     rng = random.Random(0)
