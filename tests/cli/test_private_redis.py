@@ -114,6 +114,21 @@ def test_what_keeps_it_from_starting_is_said() -> None:
 
 
 @redis_needed
+def test_a_restart_that_fails_may_be_tried_again_at_the_same_url() -> None:
+    with PrivateRedis(port=free_port()) as server:
+        url = server.url
+        server.kill()
+        with socket.socket() as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(("127.0.0.1", server.port))
+            taken.listen()
+            with pytest.raises(SettingsError, match="did not start"):
+                server.restart()
+        server.restart()
+        assert server.url == url
+
+
+@redis_needed
 def test_a_folder_too_deep_for_a_socket_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

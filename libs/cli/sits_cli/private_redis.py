@@ -21,6 +21,8 @@ START_TIMEOUT_S = 10.0
 MAX_MEMORY = "64mb"
 MAX_SOCKET_PATH_BYTES = 107
 _POLL_S = 0.01
+# Leases are read every second, caches are not: what was not used longest goes first.
+_BOUNDS = ('save ""', f"maxmemory {MAX_MEMORY}", "maxmemory-policy allkeys-lru")
 
 # The server must not outlive us, even when we are killed: only the kernel can see to
 # that. A wrapper asks for it and becomes the server; `preexec_fn` would do the same but
@@ -90,20 +92,23 @@ class PrivateRedis:
     @property
     def pid(self) -> int | None:
         """Of the running server; None when there is none."""
-        running = self._server is not None and self._server.poll() is None
-        return self._server.pid if self._server is not None and running else None
+        server = self._server
+        return server.pid if server is not None and server.poll() is None else None
 
     def start(self) -> None:
         """Return once the server answers. Raises `SettingsError` when it cannot."""
-        binary = server_binary()
-        if self._folder is None:
+        binary, first = server_binary(), self._folder is None
+        if first:
             self._folder = Path(tempfile.mkdtemp(prefix="sits-redis-"))
-        if len(os.fsencode(path := self.socket_path)) > MAX_SOCKET_PATH_BYTES:
-            self.stop()
-            raise SettingsError(f"{path} is too long for a socket: set TMPDIR to a shorter path")
-        self._write_config()
-        self._spawn(binary)
-        self._await_answer()
+        try:
+            self._write_config()
+            self._spawn(binary)
+            self._await_answer()
+        except BaseException:
+            self.kill()
+            if first:  # later, others know the folder by its URL: the next try needs it
+                self.stop()
+            raise
 
     def kill(self) -> None:
         """End the server as a crash would: no goodbye to clients, nothing saved."""
@@ -129,6 +134,8 @@ class PrivateRedis:
 
     def _write_config(self) -> None:
         """Anew at every start: Sentinel and replicas rewrite theirs."""
+        if len(os.fsencode(path := self.socket_path)) > MAX_SOCKET_PATH_BYTES:
+            raise SettingsError(f"{path} is too long for a socket: set TMPDIR to a shorter path")
         lines = [
             f'dir "{self.folder}"',
             f'unixsocket "{self.socket_path}"',
@@ -136,15 +143,13 @@ class PrivateRedis:
             f"port {self.port}",
             "bind 127.0.0.1",
             "loglevel warning",
-            # Leases are read every second, caches are not: evict by last use.
-            *([] if self._sentinel else ['save ""', f"maxmemory {MAX_MEMORY}"]),
-            *([] if self._sentinel else ["maxmemory-policy allkeys-lru"]),
+            *([] if self._sentinel else _BOUNDS),
             *([f"requirepass {_quoted(self._password)}"] if self._password else []),
             *self._config,
         ]
-        path = self.folder / "server.conf"
-        path.touch(mode=0o600)
-        path.write_text("\n".join(lines) + "\n")
+        config = self.folder / "server.conf"
+        config.touch(mode=0o600)
+        config.write_text("\n".join(lines) + "\n")
 
     def _spawn(self, binary: Path) -> None:
         command = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
@@ -164,7 +169,6 @@ class PrivateRedis:
         while not _answers(self.socket_path):
             if self.pid is None or time.monotonic() > give_up:
                 said = (self.folder / "server.log").read_text(errors="replace").splitlines()
-                self.stop()
                 raise SettingsError(f"the private Redis did not start: {' '.join(said[-3:])}")
             time.sleep(_POLL_S)
 

@@ -17,7 +17,7 @@ RETRY_S = 1.0
 """Mean wait after a failure: a mesh that lost Redis does not return all at once."""
 
 MIN_GAP_S = 0.05
-"""Wakes closer than this share one run, so that a storm of changes costs little."""
+"""Wakes closer than this, or than the period, share one run: a storm of changes costs little."""
 
 STOP_TIMEOUT_S = 0.9
 
@@ -74,9 +74,10 @@ class Periodic:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            worked = self._attempt(self._fn)
-            self._stopping.wait(MIN_GAP_S)
-            self._wake.wait(self._delay_s(worked))
+            delay_s = self._delay_s(self._attempt(self._fn))
+            gap_s = min(MIN_GAP_S, delay_s)
+            self._stopping.wait(gap_s)
+            self._wake.wait(delay_s - gap_s)
             self._wake.clear()
         self._finish()
 
