@@ -55,6 +55,7 @@ def pcie_link(
 
 
 def _distance(one: Device, other: Device, distances: Distances) -> int | None:
-    if one.numa_node is None or other.numa_node is None:
+    """Of their nodes; None where one is unknown, or where both sit in one node."""
+    if one.numa_node is None or other.numa_node is None or one.numa_node == other.numa_node:
         return None
     return distances.get((one.numa_node, other.numa_node))
