@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from sits_channel import wire
 from sits_channel.bounded import Pressure
+from sits_channel.pool_reader import PoolReader
 from sits_core.clock import now_ns
 from sits_core.tracing import Tracer
 from sits_dispatcher.dispatcher import Dispatcher
@@ -67,7 +68,13 @@ class World:
         placer = Placer(self.table, "round_robin", random.Random(1))
         metrics = Metrics(CollectorRegistry())
         self.dispatcher = Dispatcher(
-            values, self.table, placer, Weights(), Tracer("t", 100, 0), metrics
+            values,
+            self.table,
+            placer,
+            Weights(),
+            PoolReader("/nowhere"),
+            Tracer("t", 100, 0),
+            metrics,
         )
         self.front_wire = Wire()
         self.front = Front(self.front_wire, id="front")

@@ -8,11 +8,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from sits_channel.bounded import Pressure
+from sits_channel.pool_reader import PoolReader
+from sits_channel.shared_memory import SharedMemory
 from sits_core.clock import Deadline, now_ns
 from sits_core.errors import Cancelled, DeadlineExceeded, NotFound, Unavailable
 from sits_core.testing import wait_until
 from sits_preprocess.engine import Engine
 from sits_preprocess.engine_metrics import EngineMetrics
+from sits_preprocess.payloads import Payloads
 from sits_preprocess.request import Answer, Request, TensorData
 from sits_preprocess.settings import PreprocessSettings
 from sits_protos.oip.grpc_service_pb2 import ModelMetadataResponse
@@ -57,13 +60,18 @@ class FakeLink:
         return [m for m in self.sent if m.HasField("cancel")]
 
 
+NO_POOL = Payloads(SharedMemory(PoolReader("/nowhere"), None), 1)
+
+
 class World:
     """An engine and the dispatchers it is linked to."""
 
     def __init__(self, max_batch: int = 8, **settings: object) -> None:
         values = PreprocessSettings(preprocess_wait_s=0.2, **settings)
         self.config = ModelConfig(name="m", max_batch_size=max_batch)
-        self.engine = Engine(values, EngineMetrics(CollectorRegistry()), lambda: b"\x0a\x00")
+        self.engine = Engine(
+            values, EngineMetrics(CollectorRegistry()), lambda: b"\x0a\x00", NO_POOL
+        )
         self.engine.start()
         self.answers: dict[str, list[Answer]] = {}
         self.lock = threading.Lock()

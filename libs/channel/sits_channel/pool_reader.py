@@ -48,7 +48,8 @@ class PoolReader:
         if wrong is not None:
             self.drop_gone()
             raise StaleReference(f"payload in pool '{ref.pool}': {wrong}")
-        return memory[ref.offset : ref.offset + ref.length]
+        start = ref.offset + min(ref.skip, ref.length)
+        return memory[start : start + min(ref.take or ref.length, ref.offset + ref.length - start)]
 
     def still_valid(self, ref: PayloadRef) -> bool:
         """Whether what was read so far through `view(ref)` was the payload all the time.

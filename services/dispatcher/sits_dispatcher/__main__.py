@@ -6,12 +6,14 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 from sits_channel.link import link_handler
+from sits_channel.pool_reader import PoolReader
 from sits_core.identity import host_id, new_process_id
 from sits_core.keepers import Follower, Periodic
 from sits_core.metrics import ProcessRegistry
 from sits_core.process import run
 from sits_core.redis_registry import connect
 from sits_core.rpc import Server, open_channel, require_token_off_loopback, token_metadata
+from sits_core.telemetry import open_tracer
 from sits_core.tracing import Tracer
 from sits_dispatcher.admin import AdminServer, build
 from sits_dispatcher.control import Control, ExecutorControls
@@ -28,20 +30,28 @@ from sits_protos.v1.link_pb2 import Hello, LinkMessage, Role
 from sits_scheduling.candidates import ExecutorTable
 
 TICK_S = 0.05
-DRAIN_POLL_S = 0.05
 
 
 def serve(settings: DispatcherSettings, stop: threading.Event) -> None:
     require_token_off_loopback(settings.dispatcher_bind, settings, "SITS_DISPATCHER_BIND")
-    tracer = Tracer("dispatcher", settings.trace_ring, settings.trace_ratio)
-    registry = ProcessRegistry()
-    own = hello(settings)
-    mesh = build_mesh(settings, own, tracer, registry)
+    own, registry = hello(settings), ProcessRegistry()
+    with open_tracer("dispatcher", settings, registry, own.id) as tracer:
+        serve_with(settings, stop, own, build_mesh(settings, own, tracer, registry), registry)
+
+
+def serve_with(
+    settings: DispatcherSettings,
+    stop: threading.Event,
+    own: Hello,
+    mesh: Mesh,
+    registry: ProcessRegistry,
+) -> None:
     follower = Follower(mesh.registry, mesh.poll_registry)
     mesh.redis_age_s = lambda: follower.age_s
     ticker = Periodic(mesh.tick, TICK_S, "dispatcher ticker")
     admin = AdminServer(build(mesh, settings, registry), settings.dispatcher_admin_bind)
-    control = Control(own, tracer, stop, mesh, ExecutorControls(mesh, settings))
+    executors = ExecutorControls(mesh, settings)
+    control = Control(own, mesh.dispatcher.tracer, stop, mesh, executors)
     admin.start()
     with build_server(settings, mesh, control, own) as server:
         mesh.executors.follow(mesh.static)
@@ -62,16 +72,18 @@ def build_mesh(
 ) -> Mesh:
     table, weights, metrics = ExecutorTable(), Weights(), Metrics(registry)
     placer = Placer(table, settings.dispatcher_strategy, random.Random())  # noqa: S311 - ties only
-    dispatcher = Dispatcher(settings, table, placer, weights, tracer, metrics)
+    reader = PoolReader(settings.shm_dir)
+    dispatcher = Dispatcher(settings, table, placer, weights, reader, tracer, metrics)
     executors = Executors(
         dispatcher,
         lambda address: open_channel(address, settings),
         token_metadata(settings.secret("mesh_token")),
         greeting(own),
+        settings.shm_dir,
     )
     static = [a.strip() for a in settings.dispatcher_executors.split(",") if a.strip()]
-    shared = connect(settings, registry)
-    return Mesh(dispatcher, executors, Fronts(dispatcher), weights, shared, metrics, static)
+    shared, fronts = connect(settings, registry), Fronts(dispatcher, settings.shm_dir)
+    return Mesh(dispatcher, executors, fronts, weights, shared, metrics, static)
 
 
 def build_server(settings: DispatcherSettings, mesh: Mesh, control: Control, own: Hello) -> Server:

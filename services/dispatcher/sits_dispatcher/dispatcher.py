@@ -9,9 +9,11 @@ from itertools import count
 import structlog
 
 from sits_channel import wire
+from sits_channel.pool_reader import PoolReader, StaleReference
 from sits_core.clock import Deadline, now_ns
 from sits_core.errors import DeadlineExceeded, SitsError, Unavailable
 from sits_core.tracing import Tracer
+from sits_dispatcher.inlining import inlined
 from sits_dispatcher.job import Front, Job, Peer
 from sits_dispatcher.metrics import Metrics
 from sits_dispatcher.micro_batches import Part, micro_batches
@@ -36,13 +38,14 @@ class Dispatcher:
 
     def __init__(
         self, settings: DispatcherSettings, table: ExecutorTable, placer: Placer,
-        weights: Weights, tracer: Tracer, metrics: Metrics,
+        weights: Weights, reader: PoolReader, tracer: Tracer, metrics: Metrics,
     ) -> None:  # fmt: skip
         self.lock = threading.RLock()
         self.table, self.placer = table, placer
-        self._settings, self._weights = settings, weights
-        self._tracer, self._metrics = tracer, metrics
+        self._settings, self._weights, self._reader = settings, weights, reader
+        self.tracer, self._metrics = tracer, metrics
         self._executors: dict[str, Peer] = {}
+        self._sharing: set[str] = set()
         self._in_flight: dict[int, Job] = {}
         self._pending = Pending(settings.dispatcher_max_pending)
         self._keys = count(1)
@@ -90,9 +93,11 @@ class Dispatcher:
 
     # from executors
 
-    def executor_joined(self, executor_id: str, peer: Peer) -> None:
+    def executor_joined(self, executor_id: str, peer: Peer, *, shares_memory: bool = False) -> None:
         with self.lock:
             self._executors[executor_id] = peer
+            if shares_memory:
+                self._sharing.add(executor_id)
 
     def result(self, executor_id: str, head: bytes, body: bytes) -> None:
         """Bring a result back to the front it belongs to. Late and unknown ones are counted."""
@@ -112,6 +117,7 @@ class Dispatcher:
         """Move its unfinished micro-batches to other executors."""
         with self.lock:
             self._executors.pop(executor_id, None)
+            self._sharing.discard(executor_id)
             lost = [job for job in self._in_flight.values() if job.executor == executor_id]
             for job in lost:
                 del self._in_flight[job.key]
@@ -174,11 +180,17 @@ class Dispatcher:
             self._pending.add(job, force=True)
 
     def _place(self, job: Job) -> bool:
-        """Decide and send. False when no executor has room."""
+        """Decide and send, or fail. False when no executor has room."""
         started_ns = now_ns()
         unreachable: list[str] = []
         while (placed := self.placer.place(job, unreachable)) is not None:
-            if self._executors[placed.executor].write(self._outgoing(job)).accepted:
+            try:
+                message = self._outgoing(job)
+            except StaleReference as error:
+                job.release()
+                self._fail(job, error)
+                return True
+            if self._executors[placed.executor].write(message).accepted:
                 self._sent(job, placed, started_ns)
                 return True
             # Its link is full or closing; `pump` comes back to it.
@@ -197,7 +209,10 @@ class Dispatcher:
         header = BatchHeader()
         header.CopyFrom(job.header)
         header.batch_id, header.moves = job.key, job.moves
-        return wire.join(wire.BATCH, header.SerializeToString(), job.body)
+        shared = job.executor in self._sharing
+        header.results_by_reference = shared and job.front.shares_memory
+        body = job.body if shared or not header.by_reference else inlined(job.body, self._reader)
+        return wire.join(wire.BATCH, header.SerializeToString(), body)
 
     def _answer(self, job: Job, header: ResultHeader, body: bytes) -> None:
         header.batch_id = job.header.batch_id
@@ -235,7 +250,7 @@ class Dispatcher:
         }  # fmt: skip
         attributes |= {f"score.{name}": round(value, 4) for name, value in placed.scores.items()}
         for context in job.traces():
-            self._tracer.record(
+            self.tracer.record(
                 "dispatcher.place", context, job.received_ns, job.sent_ns, attributes,
                 links=self._weights.origins,
             )  # fmt: skip

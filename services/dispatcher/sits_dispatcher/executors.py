@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from sits_channel import wire
 from sits_channel.link import Link, LinkClient
+from sits_channel.pool_probe import shares_memory
 from sits_dispatcher.catalog import MergedCatalog
 from sits_dispatcher.dispatcher import Dispatcher
 from sits_protos.v1.link_pb2 import Catalog, Hello, ModelState
@@ -40,9 +41,10 @@ class Executors:
         open_channel: Callable[[str], grpc.Channel],
         metadata: tuple[tuple[str, str], ...],
         greeting: Callable[[], bytes],
+        shm_dir: str,
     ) -> None:
         self._dispatcher, self._open_channel, self._metadata = dispatcher, open_channel, metadata
-        self._greeting = greeting
+        self._greeting, self._shm_dir = greeting, shm_dir
         self._clients: dict[str, LinkClient] = {}
         self._members: dict[Link, Member] = {}
         self._catalog = MergedCatalog()
@@ -131,7 +133,7 @@ class Executors:
             if known is not None:
                 known.hello = hello
             else:
-                self._members[link] = Member(link, hello)
+                self._members[link] = Member(link, hello, self._shares(hello))
         if known is None:
             self._join(link, hello)
         elif hello.draining:
@@ -139,10 +141,13 @@ class Executors:
             self._serve_nothing(hello.id)
         self.changed()
 
+    def _shares(self, hello: Hello) -> bool:
+        return shares_memory(self._shm_dir, hello.shm_probe, hello.shm_nonce)
+
     def _join(self, link: Link, hello: Hello) -> None:
         with self._dispatcher.lock:
             self._dispatcher.table.add(Executor(hello.id, hello.host, hello.device))
-            self._dispatcher.executor_joined(hello.id, link)
+            self._dispatcher.executor_joined(hello.id, link, shares_memory=self._shares(hello))
         log.info("executor.linked", executor=hello.id, peer=link.peer, device=hello.device)
 
     def _leave(self, executor_id: str) -> None:

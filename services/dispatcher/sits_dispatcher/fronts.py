@@ -8,6 +8,7 @@ from google.protobuf.message import DecodeError
 
 from sits_channel import wire
 from sits_channel.link import Link
+from sits_channel.pool_probe import shares_memory
 from sits_dispatcher.dispatcher import Dispatcher
 from sits_dispatcher.job import Front
 from sits_protos.v1.link_pb2 import Cancel, Catalog, Credits, Hello, LinkMessage
@@ -18,8 +19,8 @@ log = structlog.get_logger()
 class Fronts:
     """Listener of the Dispatch links."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
+    def __init__(self, dispatcher: Dispatcher, shm_dir: str) -> None:
+        self._dispatcher, self._shm_dir = dispatcher, shm_dir
         self._fronts: dict[Link, Front] = {}
         self._hellos: dict[Link, Hello] = {}
         self._lock = threading.Lock()
@@ -28,9 +29,10 @@ class Fronts:
     def __len__(self) -> int:
         return len(self._fronts)
 
-    def hellos(self) -> list[tuple[str, Hello]]:
-        """Address and Hello of each linked front."""
-        return [(link.peer, hello) for link, hello in list(self._hellos.items())]
+    def hellos(self) -> list[tuple[str, Hello, Front]]:
+        """Address, Hello and state of each linked front."""
+        known = list(self._hellos.items())
+        return [(link.peer, hello, self._fronts[link]) for link, hello in known]
 
     def opened(self, link: Link) -> None:
         with self._lock:
@@ -74,6 +76,7 @@ class Fronts:
 
     def _greeted(self, link: Link, front: Front, hello: Hello) -> None:
         front.id, front.host, front.numa_node = hello.id, hello.host, hello.numa_node
+        front.shares_memory = shares_memory(self._shm_dir, hello.shm_probe, hello.shm_nonce)
         self._hellos[link] = hello
         log.info("front.linked", front=hello.id, peer=link.peer)
         self.changed()

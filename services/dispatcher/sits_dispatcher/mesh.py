@@ -24,6 +24,10 @@ CONNECTED_S = 5.0
 """Redis counts as connected this long after its last answer."""
 
 
+def _transport(shares_memory: bool) -> str:
+    return "grpc+shm" if shares_memory else "grpc"
+
+
 class Mesh:
     """What a dispatcher knows, what it tells, and what it can be told."""
 
@@ -118,8 +122,13 @@ class Mesh:
         state.models.extend(self.executors.catalog().models)
         state.peers.extend(self._executor_states())
         state.peers.extend(
-            PeerState(hello=hello, address=address, connected=True, transport="grpc")
-            for address, hello in self.fronts.hellos()
+            PeerState(
+                hello=hello,
+                address=address,
+                connected=True,
+                transport=_transport(front.shares_memory),
+            )
+            for address, hello, front in self.fronts.hellos()
         )
 
     def _executor_states(self) -> list[PeerState]:
@@ -133,8 +142,13 @@ class Mesh:
                 rows = table.rows_in_flight(member.hello.id)
             states.append(
                 PeerState(
-                    hello=member.hello, address=member.link.peer, connected=True, transport="grpc",
-                    batches_in_flight=batches, rows_in_flight=rows, batches_total=member.results,
+                    hello=member.hello,
+                    address=member.link.peer,
+                    connected=True,
+                    transport=_transport(member.shares_memory),
+                    batches_in_flight=batches,
+                    rows_in_flight=rows,
+                    batches_total=member.results,
                 )
-            )  # fmt: skip
+            )
         return states

@@ -61,7 +61,7 @@ def _rows(tensor: Tensor, first: int, end: int, starts: list[int]) -> Tensor:
     if tensor.WhichOneof("payload") == "reference":
         part.reference.CopyFrom(tensor.reference)
         part.reference.skip += begin
-        part.reference.length = stop - begin
+        part.reference.take = stop - begin
     else:
         part.inline = tensor.inline[begin:stop]
     return part
@@ -77,5 +77,6 @@ def _byte_range(tensor: Tensor, first: int, end: int, starts: list[int]) -> tupl
 
 def _size(tensor: Tensor) -> int:
     if tensor.WhichOneof("payload") == "reference":
-        return tensor.reference.length
+        reference = tensor.reference
+        return reference.take or reference.length - reference.skip
     return len(tensor.inline)

@@ -6,6 +6,8 @@ from importlib.metadata import version
 
 import structlog
 
+from sits_channel.pool_metrics import PoolCollector
+from sits_channel.shared_memory import SharedMemory, open_shared_memory
 from sits_core.clock import Deadline
 from sits_core.identity import host_id, new_process_id
 from sits_core.keepers import Periodic
@@ -18,6 +20,7 @@ from sits_preprocess.dispatchers import Dispatchers, split_addresses
 from sits_preprocess.engine import Engine
 from sits_preprocess.engine_metrics import EngineMetrics
 from sits_preprocess.front import Front, build
+from sits_preprocess.payloads import Payloads
 from sits_preprocess.repository import Repository
 from sits_preprocess.settings import PreprocessSettings
 from sits_protos.v1.control_pb2_grpc import add_ControlServicer_to_server
@@ -32,8 +35,23 @@ log = structlog.get_logger()
 
 
 def serve(settings: PreprocessSettings, stop: threading.Event) -> None:
-    own, registry = hello(settings), ProcessRegistry()
-    engine = Engine(settings, EngineMetrics(registry), LinkMessage(hello=own).SerializeToString)
+    process_id = new_process_id("preprocess")
+    memory = open_shared_memory(
+        settings.shm_dir, settings.redis_prefix, process_id, settings.preprocess_pool_bytes
+    )
+    with memory as shared:
+        serve_with(settings, stop, hello(settings, process_id, shared), shared)
+
+
+def serve_with(
+    settings: PreprocessSettings, stop: threading.Event, own: Hello, memory: SharedMemory
+) -> None:
+    registry = ProcessRegistry()
+    if memory.pool is not None:
+        registry.register(PoolCollector(memory.pool))
+    payloads = Payloads(memory, settings.preprocess_pool_threshold_bytes)
+    greeting = LinkMessage(hello=own).SerializeToString
+    engine = Engine(settings, EngineMetrics(registry), greeting, payloads)
     token = settings.secret("mesh_token")
     dispatchers = Dispatchers(
         split_addresses(settings.preprocess_dispatchers),
@@ -88,14 +106,16 @@ def control_server(settings: PreprocessSettings, control: Control) -> Server:
     return server
 
 
-def hello(settings: PreprocessSettings) -> Hello:
+def hello(settings: PreprocessSettings, process_id: str, memory: SharedMemory) -> Hello:
     return Hello(
         role=Role.ROLE_PREPROCESS,
-        id=new_process_id("preprocess"),
+        id=process_id,
         host=host_id(),
         numa_node=-1,
         software_version=version("sits-preprocess"),
         control_address=settings.preprocess_control_bind,
+        shm_probe=memory.probe,
+        shm_nonce=memory.nonce,
     )
 
 

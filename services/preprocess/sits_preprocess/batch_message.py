@@ -1,18 +1,25 @@
 """Requests into one columnar batch message, and a result message into their answers."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TypedDict
+from typing import Protocol, TypedDict
 
-from google.protobuf.message import DecodeError
-
-from sits_channel import wire
-from sits_core.errors import Internal, from_proto
+from sits_core.errors import Internal, SitsError, from_proto
+from sits_preprocess.payloads import request_sizes
 from sits_preprocess.request import Answer, ParameterValue, Request, TensorData, Times
-from sits_protos.v1.common_pb2 import Parameter, Tensor
+from sits_protos.v1.common_pb2 import Parameter, PayloadRef, Tensor
 from sits_protos.v1.link_pb2 import BatchHeader, CloseReason, LinkMessage, ResultHeader
 
-BYTES = "BYTES"
+Put = Callable[[Sequence[TensorData]], PayloadRef | None]
+Fetch = Callable[[PayloadRef], bytes]
+
+
+class Batch(Protocol):
+    """What a message says about its batch."""
+
+    batch_id: int
+    reason: CloseReason.ValueType
+    closed_ns: int
 
 
 class _Ran(TypedDict):
@@ -32,12 +39,12 @@ def batch_key(request: Request, batches: bool) -> Hashable:
     return inputs, tuple(sorted(request.parameters.items())) if request.parameters else ()
 
 
-def build(
-    batch_id: int, requests: Sequence[Request], reason: CloseReason.ValueType, now: int
-) -> bytes:
-    """The message for a batch of requests with equal keys."""
+def build(sent: Batch, requests: Sequence[Request], put: Put) -> tuple[bytes, list[PayloadRef]]:
+    """The message for a batch of requests with equal keys, and the slots it uses.
+
+    `put` writes a column into shared memory, or says None: then it travels inline.
+    """
     message = LinkMessage()
-    _fill_header(message.batch, batch_id, requests, reason, now)
     for request in requests:
         message.requests.add(
             id=request.id,
@@ -51,35 +58,52 @@ def build(
             outputs=request.outputs,
             parameters=_parameters(request.parameters) if request.parameters else None,
         )
-    total = message.batch.rows
+    _fill_header(message.batch, sent, requests)
+    rows = message.batch.rows if len(requests) > 1 else None
+    slots: list[PayloadRef] = []
     for column in zip(*(r.inputs for r in requests), strict=True):
-        _fill_tensor(message.inputs.add(), column, total if len(requests) > 1 else None)
-    return message.SerializeToString()
+        slot = put(column)
+        if slot is not None:
+            slots.append(slot)
+        _fill_tensor(message.inputs.add(), column, rows, slot)
+    message.batch.by_reference = bool(slots)
+    return message.SerializeToString(), slots
 
 
 def answers(
-    header: ResultHeader, body: bytes, requests: Sequence[Request], closed: int, now: int
+    header: ResultHeader,
+    message: LinkMessage,
+    requests: Sequence[Request],
+    times: Times,
+    fetch: Fetch,
 ) -> list[Answer]:
-    """One answer per request of the part that `header` names, in order."""
-    times = _times(header, closed, now)
+    """One answer per request of the part that `header` names, in order.
+
+    `message` is the parsed body; `fetch` reads an output that lies in shared memory.
+    """
     if header.HasField("error"):
         failed = Answer(error=from_proto(header.error), times=times, instance=header.instance)
         return [failed] * len(requests)
     try:
-        message = wire.parse(body)
-        return list(_split(header, message, requests, times))
-    except (wire.MalformedMessage, DecodeError, ValueError):
+        return list(_split(header, message, requests, times, fetch))
+    except SitsError as error:
+        return [Answer(error=error, times=times, instance=header.instance)] * len(requests)
+    except ValueError:
         broken = Answer(error=Internal("the executor's answer does not fit its batch"), times=times)
         return [broken] * len(requests)
 
 
 def _split(
-    header: ResultHeader, message: LinkMessage, requests: Sequence[Request], times: Times
+    header: ResultHeader,
+    message: LinkMessage,
+    requests: Sequence[Request],
+    times: Times,
+    fetch: Fetch,
 ) -> Iterator[Answer]:
     if len(message.results) != len(requests):
         raise ValueError("one result for each request")
     rows = [0 if r.HasField("error") else r.rows for r in message.results]
-    columns = [_column(tensor, rows) for tensor in message.outputs]
+    columns = [_column(tensor, rows, fetch) for tensor in message.outputs]
     ran: _Ran = {
         "times": times,
         "batch_id": header.execution,
@@ -96,9 +120,10 @@ def _split(
         position += 1
 
 
-def _column(tensor: Tensor, rows: Sequence[int]) -> list[TensorData]:
+def _column(tensor: Tensor, rows: Sequence[int], fetch: Fetch) -> list[TensorData]:
     """The parts of one output, one per successful request."""
-    data = memoryview(tensor.inline)
+    shared = tensor.WhichOneof("payload") == "reference"
+    data = memoryview(fetch(tensor.reference) if shared else tensor.inline)
     counts = [r for r in rows if r]
     if len(counts) == 1:
         return [TensorData(tensor.name, tensor.datatype, tuple(tensor.shape), data)]
@@ -117,36 +142,34 @@ def _proportional(length: int, counts: Sequence[int]) -> list[int]:
     return [count * row for count in counts]
 
 
-def _fill_header(
-    header: BatchHeader,
-    batch_id: int,
-    requests: Sequence[Request],
-    reason: CloseReason.ValueType,
-    now: int,
-) -> None:
+def _fill_header(header: BatchHeader, sent: Batch, requests: Sequence[Request]) -> None:
     first = requests[0]
     deadlines = [r.deadline.unix_ns if r.deadline else 0 for r in requests]
-    header.batch_id, header.model, header.version = batch_id, first.model, first.version
+    header.batch_id, header.model, header.version = sent.batch_id, first.model, first.version
     header.requests, header.rows = len(requests), sum(r.rows for r in requests)
     header.payload_bytes = sum(r.payload_bytes for r in requests)
     header.latest_deadline_unix_ns = max(deadlines) if all(deadlines) else 0
     header.earliest_deadline_unix_ns = min((d for d in deadlines if d), default=0)
     header.priority = min(r.priority for r in requests)
     header.tenant = first.tenant
-    header.close_reason, header.closed_unix_ns = reason, now
+    header.close_reason, header.closed_unix_ns = sent.reason, sent.closed_ns
     header.trace_contexts.extend(r.trace.to_wire() for r in requests if r.trace)
     header.payload_numa_node = -1
     header.first_request_id = first.id[:256]
 
 
-def _fill_tensor(tensor: Tensor, column: Sequence[TensorData], rows: int | None) -> None:
+def _fill_tensor(
+    tensor: Tensor, column: Sequence[TensorData], rows: int | None, slot: PayloadRef | None
+) -> None:
     """`rows` None = one request, whose shape is literal."""
     first = column[0]
     tensor.name, tensor.datatype = first.name, first.datatype
     tensor.shape[:] = first.shape if rows is None else (rows, *first.shape[1:])
-    tensor.inline = bytes(first.data) if rows is None else b"".join(t.data for t in column)
-    if first.datatype == BYTES:
-        tensor.request_bytes[:] = [len(t.data) for t in column]
+    tensor.request_bytes[:] = request_sizes(column)
+    if slot is not None:
+        tensor.reference.CopyFrom(slot)
+    else:
+        tensor.inline = b"".join(part.data for part in column)
 
 
 def _parameters(values: Mapping[str, ParameterValue]) -> dict[str, Parameter]:
@@ -165,7 +188,8 @@ def _parameter(value: ParameterValue) -> Parameter:
             return Parameter(string_value=value)
 
 
-def _times(header: ResultHeader, closed: int, now: int) -> Times:
+def times_of(header: ResultHeader, closed: int, now: int) -> Times:
+    """`header`'s stamps between those of the edge."""
     t = header.times
     return Times(
         closed, t.dispatcher_received, t.dispatcher_sent, t.executor_received, t.input_started,

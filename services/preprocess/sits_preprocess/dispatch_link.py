@@ -1,10 +1,11 @@
 """One dispatcher as the front door sees it: its credits and the batches it owes answers for."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sits_channel.link import Link
 from sits_preprocess.batcher import Live
+from sits_protos.v1.common_pb2 import PayloadRef
 from sits_protos.v1.link_pb2 import CloseReason, Credit, Credits
 from sits_scheduling.batching import Capacity
 
@@ -22,6 +23,7 @@ class Sent:
     closed_ns: int
     moves: int = 0
     open: int = 0
+    slots: list[PayloadRef] = field(default_factory=list)
 
 
 class DispatchLink:
@@ -40,6 +42,10 @@ class DispatchLink:
     def serves(self, model: ModelKey) -> bool:
         credit = self._credits.get(model)
         return credit is not None and credit.window > 0
+
+    def shares_memory(self, model: ModelKey) -> bool:
+        credit = self._credits.get(model)
+        return credit is not None and credit.shared_memory
 
     def room(self, model: ModelKey) -> int:
         credit = self._credits.get(model)

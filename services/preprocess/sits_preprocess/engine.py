@@ -6,7 +6,7 @@ cancellation, or an error when what it waits for does not come back.
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import count
 
@@ -22,9 +22,11 @@ from sits_preprocess.announced import AnnouncedCatalog
 from sits_preprocess.batcher import Live, ModelBatcher, max_queue_of, policy_of
 from sits_preprocess.dispatch_link import DispatchLink, ModelKey, Sent, capacity
 from sits_preprocess.engine_metrics import EngineMetrics
-from sits_preprocess.request import Answer, Request
+from sits_preprocess.payloads import Payloads
+from sits_preprocess.request import Answer, Request, TensorData
 from sits_preprocess.settings import PreprocessSettings
 from sits_preprocess.timer import Timer
+from sits_protos.v1.common_pb2 import PayloadRef
 from sits_protos.v1.link_pb2 import (
     Cancel,
     Catalog,
@@ -32,6 +34,7 @@ from sits_protos.v1.link_pb2 import (
     Credits,
     Hello,
     LinkMessage,
+    Release,
     ResultHeader,
 )
 from sits_scheduling.batching import ClosedBatch
@@ -54,9 +57,14 @@ class Engine:
     """
 
     def __init__(
-        self, settings: PreprocessSettings, metrics: EngineMetrics, greeting: Callable[[], bytes]
+        self,
+        settings: PreprocessSettings,
+        metrics: EngineMetrics,
+        greeting: Callable[[], bytes],
+        payloads: Payloads,
     ) -> None:
         self._settings, self._metrics, self._greeting = settings, metrics, greeting
+        self._payloads = payloads
         self.catalog = AnnouncedCatalog(settings.preprocess_wait_s)
         self._lock = threading.Lock()
         self._links: dict[Link, DispatchLink] = {}
@@ -171,14 +179,32 @@ class Engine:
                 return
             part = sent.lives[header.first_request : header.first_request + header.requests]
             link.answered(sent, len(part))
+            if sent.open <= 0:
+                self._freed(sent)
             batcher = self._batchers[sent.model]
             times = header.times
             batcher.learn(times.executor_sent - times.input_started if times.input_started else 0)
             outgoing = self._pump(sent.model, batcher, now)
         # The next batch leaves before this one is unpacked: the executor waits, we need not.
         self._send(outgoing)
+        self._unpack(link, sent, header, wire.parse(body), part)
+
+    def _unpack(
+        self,
+        link: DispatchLink,
+        sent: Sent,
+        header: ResultHeader,
+        message: LinkMessage,
+        part: list[Live],
+    ) -> None:
+        """Answer the requests of a part; the executor gets its slots back."""
         requests = [live.request for live in part]
-        found = batch_message.answers(header, body, requests, sent.closed_ns, now)
+        times = batch_message.times_of(header, sent.closed_ns, now_ns())
+        found = batch_message.answers(header, message, requests, times, self._payloads.fetch)
+        slots = [t.reference for t in message.outputs if t.HasField("reference")]
+        if slots:
+            release = Release(instance=header.instance, slots=slots)
+            link.link.write(LinkMessage(release=release).SerializeToString())
         self._answer(zip(part, found, strict=True))
 
     def _announced(self, link: DispatchLink, catalog: Catalog) -> None:
@@ -235,11 +261,31 @@ class Engine:
         """Build and write, without the lock."""
         for link, sent in outgoing:
             requests = [live.request for live in sent.lives]
-            message = batch_message.build(sent.batch_id, requests, sent.reason, sent.closed_ns)
-            if not link.link.write(message).accepted:
+            put = partial(self._put, link, sent)
+            message, slots = batch_message.build(sent, requests, put)
+            if self._own(link, sent, slots) and not link.link.write(message).accepted:
                 with self._lock:
                     if link.take_back(sent):
-                        self._stranded.append(sent)
+                        self._stranded.append(self._freed(sent))
+
+    def _put(
+        self, link: DispatchLink, sent: Sent, column: Sequence[TensorData]
+    ) -> PayloadRef | None:
+        return self._payloads.put(column, link.address) if link.shares_memory(sent.model) else None
+
+    def _own(self, link: DispatchLink, sent: Sent, slots: list[PayloadRef]) -> bool:
+        """Note the slots of a batch. False when its link was lost meanwhile: they are free."""
+        with self._lock:
+            if link.in_flight.get(sent.batch_id) is sent:
+                sent.slots = slots
+                return True
+        self._payloads.free(slots)
+        return False
+
+    def _freed(self, sent: Sent) -> Sent:
+        self._payloads.free(sent.slots)
+        sent.slots = []
+        return sent
 
     def _strand(self, lost: DispatchLink) -> list[Live]:
         """Put aside what `lost` owes; returns the requests that have moved too often."""
@@ -247,9 +293,9 @@ class Engine:
         for sent in lost.in_flight.values():
             sent.moves += 1
             if sent.moves > MAX_MOVES:
-                given_up += sent.lives
+                given_up += self._freed(sent).lives
             else:
-                self._stranded.append(sent)
+                self._stranded.append(self._freed(sent))
         return given_up
 
     def _send_stranded(self) -> list[Outgoing]:

@@ -82,3 +82,11 @@ class PreprocessSettings(Settings):
         ge=0,
         description="seconds that requests wait for a dispatcher or executor that went away",
     )
+    preprocess_pool_bytes: int = Field(
+        default=256 << 20,
+        ge=0,
+        description="shared memory for inputs, at most half of what is free; 0 = always inline",
+    )
+    preprocess_pool_threshold_bytes: int = Field(
+        default=32 << 10, ge=1, description="smaller inputs of a batch go inline"
+    )

@@ -86,13 +86,17 @@ class PayloadRef(_message.Message):
     LENGTH_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     SKIP_FIELD_NUMBER: _builtins.int
+    TAKE_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
     offset: _builtins.int
     length: _builtins.int
     generation: _builtins.int
     """Must equal the slot's generation, before and after reading."""
     skip: _builtins.int
-    """Bytes of the slot's payload before the ones meant, when a batch was split."""
+    """The part meant, when a batch was split: `take` bytes after the first `skip`.
+    `take` 0 = all that follow.
+    """
+    take: _builtins.int
     def __init__(
         self,
         *,
@@ -101,10 +105,11 @@ class PayloadRef(_message.Message):
         length: _builtins.int = ...,
         generation: _builtins.int = ...,
         skip: _builtins.int = ...,
+        take: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "length", b"length", "offset", b"offset", "pool", b"pool", "skip", b"skip"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "length", b"length", "offset", b"offset", "pool", b"pool", "skip", b"skip", "take", b"take"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -128,7 +128,7 @@ class PeerState(_message.Message):
     address: _builtins.str
     connected: _builtins.bool
     transport: _builtins.str
-    """How bytes travel: "grpc" or "shared-memory"."""
+    """How bytes travel: "grpc", or "grpc+shm" with payloads in shared memory."""
     batches_in_flight: _builtins.int
     rows_in_flight: _builtins.int
     batches_total: _builtins.int

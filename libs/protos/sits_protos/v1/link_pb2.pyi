@@ -195,9 +195,9 @@ class Hello(_message.Message):
     device: _builtins.str
     """Device that runs batches, as topology names it; empty on other roles."""
     shm_probe: _builtins.str
-    """Directory of the payload pools this process can open, and a file in it
-    whose content is `shm_nonce`: a peer that reads the same bytes there
-    shares memory with this process.
+    """Name of a file in the directory of its payload pools, and the bytes that
+    file starts with: a peer that reads the same in its own directory shares
+    memory with this process.
     """
     shm_nonce: _builtins.bytes
     draining: _builtins.bool
@@ -482,6 +482,7 @@ class BatchHeader(_message.Message):
     PAYLOAD_NUMA_NODE_FIELD_NUMBER: _builtins.int
     FIRST_REQUEST_ID_FIELD_NUMBER: _builtins.int
     RESULTS_BY_REFERENCE_FIELD_NUMBER: _builtins.int
+    BY_REFERENCE_FIELD_NUMBER: _builtins.int
     batch_id: _builtins.int
     """Chosen by the sender, unique within the stream."""
     model: _builtins.str
@@ -512,6 +513,8 @@ class BatchHeader(_message.Message):
     """Outputs may be answered by reference: the sender of the requests can read
     the executor's pool, and sends Release when it has.
     """
+    by_reference: _builtins.bool
+    """At least one input is in the sender's pool."""
     @_builtins.property
     def trace_contexts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Contexts of the sampled requests, see RequestHeader.trace_context."""
@@ -537,10 +540,11 @@ class BatchHeader(_message.Message):
         payload_numa_node: _builtins.int = ...,
         first_request_id: _builtins.str = ...,
         results_by_reference: _builtins.bool = ...,
+        by_reference: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "close_reason", b"close_reason", "closed_unix_ns", b"closed_unix_ns", "earliest_deadline_unix_ns", b"earliest_deadline_unix_ns", "first_request_id", b"first_request_id", "latest_deadline_unix_ns", b"latest_deadline_unix_ns", "model", b"model", "moves", b"moves", "payload_bytes", b"payload_bytes", "payload_host", b"payload_host", "payload_numa_node", b"payload_numa_node", "priority", b"priority", "requests", b"requests", "results_by_reference", b"results_by_reference", "rows", b"rows", "tenant", b"tenant", "trace_contexts", b"trace_contexts", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "by_reference", b"by_reference", "close_reason", b"close_reason", "closed_unix_ns", b"closed_unix_ns", "earliest_deadline_unix_ns", b"earliest_deadline_unix_ns", "first_request_id", b"first_request_id", "latest_deadline_unix_ns", b"latest_deadline_unix_ns", "model", b"model", "moves", b"moves", "payload_bytes", b"payload_bytes", "payload_host", b"payload_host", "payload_numa_node", b"payload_numa_node", "priority", b"priority", "requests", b"requests", "results_by_reference", b"results_by_reference", "rows", b"rows", "tenant", b"tenant", "trace_contexts", b"trace_contexts", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
