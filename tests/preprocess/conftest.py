@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from tritonclient.utils import np_to_triton_dtype
 
 from sits_core.errors import Unavailable
+from sits_core.testing import wait_until
 from sits_core.tracing import Tracer
 from sits_preprocess.catalog import Model
 from sits_preprocess.fake_engine import FakeEngine, default_models
@@ -47,6 +48,9 @@ class Served:
         """Send the arrays as INPUT0, INPUT1, …"""
         client = self.clients[0] if self.clients else self.client()
         return client.infer(model, tensors(*arrays), **options)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        wait_until(condition)
 
     def metric(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(name, labels) or 0.0

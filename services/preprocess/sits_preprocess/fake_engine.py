@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sits_core.errors import Cancelled, Internal, SitsError
 from sits_preprocess.catalog import Model
-from sits_preprocess.request import Answer, Request, TensorData
+from sits_preprocess.request import Answer, ParameterValue, Request, TensorData
 from sits_preprocess.testing import FakeCatalog
 from sits_protos.oip.grpc_service_pb2 import ModelMetadataResponse
 from sits_protos.oip.model_config_pb2 import DataType, ModelConfig
@@ -68,6 +68,7 @@ class FakeEngine:
         self.cancelled: list[Request] = []
         self.refuse: SitsError | None = None
         self.hold = False
+        self.answer_parameters: Mapping[str, ParameterValue] = {}
         self._open: dict[Request, bool] = {}
         self._changed = threading.Condition()
 
@@ -112,7 +113,8 @@ class FakeEngine:
             return Answer(error=error)
         names = [o.name for o in self.catalog.find(request.model, request.version).metadata.outputs]
         wanted = {names[i] for i in request.outputs} or set(names)
-        return Answer(tuple(o for o in outputs if o.name in wanted), executed_rows=request.rows)
+        chosen = tuple(o for o in outputs if o.name in wanted)
+        return Answer(chosen, executed_rows=request.rows, parameters=self.answer_parameters)
 
 
 def default_models() -> list[Model]:

@@ -49,6 +49,10 @@ class Health:
         for watcher in watchers:
             self.tell(watcher)
 
+    @property
+    def watchers(self) -> int:
+        return len(self._watchers)
+
     def forget(self, watcher: "Watcher") -> None:
         with self._lock:
             self._watchers.pop(watcher, None)

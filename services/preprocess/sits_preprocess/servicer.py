@@ -36,7 +36,7 @@ class Servicer:
     ) -> None:
         self._inference, self._methods, self._reflection = inference, methods, reflection
         self._health, self._readers = health, readers
-        self._streams: set[InferStream | InferBatches] = set()
+        self.streams: set[InferStream | InferBatches] = set()
 
     def routes(self) -> Routes:
         unary = {f"/{OIP}/{name}": call for name, call in self._methods.handlers().items()}
@@ -55,20 +55,20 @@ class Servicer:
         self._defer(len(message), partial(run_unary, self._infer, message, call))
 
     def model_stream_infer(self, call: StreamCall) -> InferStream:
-        stream = InferStream(call, self._inference, self._defer, self._streams.discard)
-        self._streams.add(stream)
+        stream = InferStream(call, self._inference, self._defer, self.streams.discard)
+        self.streams.add(stream)
         return stream
 
     def infer_batches(self, call: StreamCall) -> InferBatches:
-        stream = InferBatches(call, self._inference, self._defer, self._streams.discard)
-        self._streams.add(stream)
+        stream = InferBatches(call, self._inference, self._defer, self.streams.discard)
+        self.streams.add(stream)
         return stream
 
     def drain(self) -> None:
         """No new requests; streams end once what they brought is answered."""
         self._inference.drain()
         self._health.refresh()
-        for stream in list(self._streams):
+        for stream in list(self.streams):
             stream.drain()
 
     def _infer(self, message: bytes, call: Call) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -42,46 +43,41 @@ class GrpcioTransport:
 
     def __init__(self, bind: str, routes: Routes, limits: Limits) -> None:
         self._bind, self._routes, self._limits = bind, routes, limits
-        self._loop = asyncio.new_event_loop()
-        self._started: threading.Event = threading.Event()
-        self._failure: SettingsError | None = None
-        self._stop: asyncio.Future[float] = self._loop.create_future()
-        self._thread = threading.Thread(target=self._run, name="front", daemon=True)
+        self._started: Future[int] = Future()
+        self._stop: Callable[[float], None] = lambda _grace_s: None
+        self._thread = threading.Thread(target=self._run, name="front grpcio", daemon=True)
         self.port = 0
 
     def start(self) -> None:
         self._thread.start()
-        self._started.wait()
-        if self._failure is not None:
-            raise self._failure
+        self.port = self._started.result()
 
     def stop(self, grace_s: float) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has already ended
-            self._loop.call_soon_threadsafe(_settle, self._stop, grace_s)
+        self._stop(grace_s)
         if self._thread.is_alive():
             self._thread.join(grace_s + 5.0)
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._serve())
-        finally:
-            self._started.set()
-            self._loop.close()
+            asyncio.run(self._serve())
+        except SettingsError as error:
+            self._started.set_exception(error)
 
     async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
         server = grpc.aio.server(options=server_options(self._limits.message_bytes))
-        server.add_generic_rpc_handlers((_Handlers(self._routes, self._limits, self._loop),))
+        server.add_generic_rpc_handlers((_Handlers(self._routes, self._limits, loop),))
         try:
-            self.port = server.add_insecure_port(self._bind)
+            port = server.add_insecure_port(self._bind)
         except RuntimeError:
-            self._failure = SettingsError(
+            raise SettingsError(
                 f"cannot listen on {self._bind}: is another process using it?"
-            )
-            return
+            ) from None
         await server.start()
-        self._started.set()
-        await server.stop(await self._stop)
+        stopped: asyncio.Future[float] = loop.create_future()
+        self._stop = partial(_soon, loop, _settle, stopped)
+        self._started.set_result(port)
+        await server.stop(await stopped)
 
     def __repr__(self) -> str:
         return f"<GrpcioTransport {self._bind} port={self.port}>"
@@ -90,6 +86,12 @@ class GrpcioTransport:
 def _settle(future: asyncio.Future[Any], value: object) -> None:
     if not future.done():
         future.set_result(value)
+
+
+def _soon(loop: asyncio.AbstractEventLoop, step: Callable[..., object], *args: object) -> None:
+    """Run `step` on the loop's thread, unless the loop has ended: then nobody is there."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(step, *args)
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in the stubs only
@@ -173,8 +175,7 @@ class _UnaryCall(_CallFacts):
         self._settle(error)
 
     def _settle(self, outcome: bytes | SitsError) -> None:
-        with contextlib.suppress(RuntimeError):  # the server has stopped, nobody is there
-            self._loop.call_soon_threadsafe(_settle, self.outcome, outcome)
+        _soon(self._loop, _settle, self.outcome, outcome)
 
 
 class _End(NamedTuple):
@@ -182,7 +183,7 @@ class _End(NamedTuple):
 
 
 class _Stream(_CallFacts):
-    """Both halves of a bidirectional stream. All state belongs to the loop's thread."""
+    """Both halves of a bidirectional stream; reading and writing are the loop thread's."""
 
     def __init__(self, context: Context, loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
         super().__init__(context)
@@ -191,9 +192,15 @@ class _Stream(_CallFacts):
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._held = Held()
+        self._lock = threading.Lock()
 
     def hold(self, more: Held) -> None:
-        self._soon(self._hold, more)
+        with self._lock:
+            held, was_full = self._held, not self._has_room()
+            self._held = Held(held.requests + more.requests, held.size_bytes + more.size_bytes)
+            room = was_full and self._has_room()
+        if room:
+            _soon(self._loop, self._room.set)
 
     def send(self, response: Outgoing) -> None:
         self._queue(response)
@@ -217,7 +224,7 @@ class _Stream(_CallFacts):
             if message is grpc.aio.EOF:  # type: ignore[attr-defined] # grpc-stubs lacks it
                 run_stream_step(self, handler.on_half_close)
                 return
-            self._hold(Held(1, len(message)))
+            self.hold(Held(1, len(message)))
             run_stream_step(self, partial(handler.on_message, message))
 
     async def write(self) -> None:
@@ -231,26 +238,16 @@ class _Stream(_CallFacts):
                 break
             response = item if isinstance(item, Outgoing) else item()
             await self._context.write(response.message)
-            self._hold(Held(-response.releases.requests, -response.releases.size_bytes))
+            self.hold(Held(-response.releases.requests, -response.releases.size_bytes))
         if item.error is not None:
             await self._context.abort(item.error.status, item.error.message)
 
     def _queue(self, item: Outgoing | Callable[[], Outgoing] | _End) -> None:
         self._outgoing.append(item)
-        self._soon(self._wake.set)
+        _soon(self._loop, self._wake.set)
 
     def _has_room(self) -> bool:
         return (
             self._held.requests < self._limits.stream_requests
             and self._held.size_bytes < self._limits.stream_bytes
         )
-
-    def _hold(self, more: Held) -> None:
-        held = self._held
-        self._held = Held(held.requests + more.requests, held.size_bytes + more.size_bytes)
-        if self._has_room():
-            self._room.set()
-
-    def _soon(self, step: Callable[..., object], *args: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the server has stopped, nobody is there
-            self._loop.call_soon_threadsafe(step, *args)

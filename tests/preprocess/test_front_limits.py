@@ -1,0 +1,101 @@
+"""Large messages, too large ones, and headers beyond all measure."""
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.utils import InferenceServerException
+
+from sits_preprocess.fake_engine import model
+from sits_preprocess.request import TensorData
+
+MIB = 1 << 20
+UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+
+
+def blob(size: int) -> pb.ModelInferRequest:
+    request = pb.ModelInferRequest(model_name="any_UINT8", raw_input_contents=[bytes(size)])
+    request.inputs.add(name="INPUT0", datatype="UINT8", shape=[size])
+    return request
+
+
+@pytest.mark.parametrize("size", [5 * MIB, 33 * MIB, 120 * MIB])
+def test_messages_under_the_limit_pass_both_ways(served, size: int) -> None:
+    sent = np.zeros(size, np.uint8)
+    sent[-1] = 7
+    got = served.infer("any_UINT8", sent).as_numpy("OUTPUT0")
+    assert got.shape == (size,)
+    assert got[-1] == 7
+
+
+def test_a_request_over_the_limit_names_size_and_limit_and_the_next_one_works(serve) -> None:
+    served = serve(max_message_bytes=2 * MIB)
+    with pytest.raises(InferenceServerException) as caught:
+        served.infer("any_UINT8", np.zeros(3 * MIB, np.uint8))
+    assert caught.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+    assert str(2 * MIB) in caught.value.message()
+    assert "31457" in caught.value.message()
+    served.infer("any_UINT8", np.zeros(10, np.uint8))
+
+
+def test_a_stream_ends_with_that_status_and_the_next_stream_works(serve) -> None:
+    served = serve(max_message_bytes=2 * MIB)
+    with grpc.insecure_channel(served.address, options=UNLIMITED) as channel:
+        method = channel.stream_stream(
+            STREAM, pb.ModelInferRequest.SerializeToString, pb.ModelStreamInferResponse.FromString
+        )
+        call = method(iter([blob(10), blob(3 * MIB), blob(10)]), timeout=20)
+        assert not next(call).error_message
+        with pytest.raises(grpc.RpcError) as caught:
+            list(call)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert str(2 * MIB) in caught.value.details()
+        assert len(list(method(iter([blob(10)]), timeout=20))) == 1
+    served.until(lambda: not served.front.servicer.streams)
+
+
+def test_a_response_over_the_limit_is_an_error_that_names_both(serve) -> None:
+    served = serve(
+        model("grow", [("INPUT0", "INT8", [1])], [("OUTPUT0", "UINT8", [-1])]),
+        max_message_bytes=2 * MIB,
+    )
+    served.engine.runs["grow"] = lambda _: [
+        TensorData("OUTPUT0", "UINT8", (3 * MIB,), bytes(3 * MIB))
+    ]
+    with pytest.raises(InferenceServerException) as caught:
+        served.infer("grow", np.zeros(1, np.int8))
+    assert caught.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+    assert "response of model 'grow'" in caught.value.message()
+    assert f"limit of {2 * MIB}" in caught.value.message()
+
+
+def test_oversized_headers_are_refused_and_the_connection_stays_up(served, transport) -> None:
+    client = served.client()
+    x = triton.InferInput("INPUT0", [1], "INT8")
+    x.set_data_from_numpy(np.zeros(1, np.int8))
+    with pytest.raises(InferenceServerException) as caught:
+        client.infer("any_INT8", [x], headers={"authorization": "x" * 60_000})
+    # The native front says it in HTTP (431), for which gRPC clients have no status of its own.
+    status = {"grpcio": "RESOURCE_EXHAUSTED", "native": "UNKNOWN"}[transport]
+    assert caught.value.status() == f"StatusCode.{status}"
+    client.infer("any_INT8", [x])
+
+
+def test_many_and_long_headers_within_bounds_pass(served) -> None:
+    client = served.client()
+    x = triton.InferInput("INPUT0", [1], "INT8")
+    x.set_data_from_numpy(np.zeros(1, np.int8))
+    client.infer("any_INT8", [x], headers={f"h{i}": "v" for i in range(200)})
+    client.infer("any_INT8", [x], headers={"authorization": "x" * 12_000})
+    client.infer("any_INT8", [x], headers={"tracestate": "a=" + "x" * 4000})
+    client.infer("any_INT8", [x], headers={"baggage": "a=" + "x" * 4000})
+
+
+def test_unknown_methods_are_unimplemented(served) -> None:
+    with grpc.insecure_channel(served.address) as channel:
+        for path in ("/inference.GRPCInferenceService/Nope", "/nope.Nope/Nope"):
+            with pytest.raises(grpc.RpcError) as caught:
+                channel.unary_unary(path)(b"", timeout=10)
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
