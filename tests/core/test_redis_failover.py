@@ -43,6 +43,15 @@ def is_primary(server: PrivateRedis) -> bool:
         return False
 
 
+def failover_begins(sentinel: PrivateRedis) -> bool:
+    try:
+        return command(sentinel, "SENTINEL", "FAILOVER", "mesh") == b"OK"
+    except redis.ResponseError as error:
+        if "NOGOODSLAVE" not in str(error):
+            raise
+        return False  # it has not heard enough of the replica yet
+
+
 def version_at(server: PrivateRedis) -> int:
     data = command(server, "GET", "{sits}:topology:h")
     return TopologySnapshot.FromString(data).version if isinstance(data, bytes) else 0
@@ -114,7 +123,7 @@ def test_sentinels_lead_to_the_new_primary(start_redis: Start, lost: str) -> Non
         if lost == "killed":
             old.kill()
         else:
-            command(sentinel, "SENTINEL", "FAILOVER", "mesh")
+            wait_until(lambda: failover_begins(sentinel), what="a replica fit to be promoted")
         wait_until(lambda: is_primary(new), 20, "promotion")
         if lost == "demoted":  # the Sentinel would do so after ten seconds
             command(old, "REPLICAOF", "127.0.0.1", new.port)
