@@ -66,6 +66,7 @@ class SpanExporter:
         self._open = True
         self._closing = threading.Event()
         self._sender: Sending | None = None
+        self._not_ours: Sending | None = None
         self._may_warn = RateLimited()
         self._rested_at_s = 0.0
         self._thread = threading.Thread(target=self._run, name="otlp export", daemon=True)
@@ -152,9 +153,9 @@ class SpanExporter:
     def _finish(self, refusal: str | None) -> None:
         with self._lock:
             # Zero when `close` gave up on this batch meanwhile, and counted it.
-            self._counts["exported" if refusal is None else "failed"] += self._in_flight
-            self._in_flight = 0
-        if refusal is not None and (held := self._may_warn("refusal")) is not None:
+            spans, self._in_flight = self._in_flight, 0
+            self._counts["exported" if refusal is None else "failed"] += spans
+        if refusal is not None and spans and (held := self._may_warn("refusal")) is not None:
             log.warning(
                 "otlp.export_failed",
                 endpoint=self._target.url,
@@ -173,8 +174,9 @@ class SpanExporter:
 
     def _after_fork(self) -> None:
         """In a forked child: its copy of the lock may be held for ever, the thread is gone."""
-        self._lock = threading.Lock()
-        self._sender, self._open = None, False
+        self._lock, self._open = threading.Lock(), False
+        # The parent's channel: to close or to collect it here may wait for its lost threads.
+        self._not_ours, self._sender = self._sender, None
         self._queue.clear()
         # Not through the logger, whose lock may be held as well.
         os.write(2, FORK_WARNING)

@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
+import requests
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -29,7 +30,7 @@ class Sender:
         if target.protocol is Protocol.GRPC:
             self._exporter = _Grpc(endpoint=target.url, insecure=not target.secure)
         else:
-            self._exporter = _Http(endpoint=target.url)
+            self._exporter = _Http(endpoint=target.url, session=_Session())
         self._heard = _LastWords()
         logger = logging.getLogger(_SDK_LOGGER)
         logger.addHandler(self._heard)
@@ -44,7 +45,6 @@ class Sender:
     def shutdown(self) -> None:
         """Ends waiting and retries of `send` in another thread."""
         self._exporter.shutdown()
-        logging.getLogger(_SDK_LOGGER).removeHandler(self._heard)
 
 
 def resource_attributes(defaults: dict[str, Attribute]) -> dict[str, Attribute]:
@@ -81,3 +81,18 @@ class _Grpc(GrpcExporter):
 class _Http(HttpExporter):
     def send(self, request: ExportTraceServiceRequest) -> bool:
         return self._client.export(request.SerializeToString()).success
+
+
+class _Session(requests.Session):
+    """Without this, REQUESTS_CA_BUNDLE would win over the CA that the OTEL_ variable names."""
+
+    def merge_environment_settings(
+        self,
+        url: str,
+        proxies: dict[str, str] | None,
+        stream: bool | None,
+        verify: bool | str | None,
+        cert: str | tuple[str, str] | None,
+    ) -> dict[str, object]:
+        verify = self.verify if verify is None else verify
+        return super().merge_environment_settings(url, proxies, stream, verify, cert)
