@@ -1,5 +1,6 @@
 """Runs `sits` as a user would, against fakes of the services."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,8 +26,8 @@ Sits = Callable[..., Outcome]
 @pytest.fixture
 def sits(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Sits:
     """`sits("models", "--json")` → exit status and what it printed, without a terminal."""
-    for name in ("SITS_ADMIN_TOKEN", "SITS_MESH_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("SITS_")]:
+        monkeypatch.delenv(name)
 
     def run(*args: str) -> Outcome:
         capsys.readouterr()

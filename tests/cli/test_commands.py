@@ -225,7 +225,7 @@ def test_status_fails_when_a_service_is_down_but_shows_the_rest(sits: Sits, serv
 def test_trace_draws_the_newest_request_with_all_services(sits: Sits, serve: Serve) -> None:
     outcome = sits("trace", *traced_mesh(serve))
     assert outcome.status == 0
-    assert f"trace {TRACE.hex()}  total 10.0 µs  4 spans of 3 services" in outcome.out
+    assert f"trace {TRACE.hex()}\ntotal 10.0 µs  4 spans of 3 services" in outcome.out
     assert "publish (linked)" in outcome.out
     assert "95.0% of the total in stages, 5.0% between services" in outcome.out
 
@@ -284,6 +284,19 @@ def test_a_refused_token_names_the_variable(sits: Sits, serve: Serve) -> None:
     assert "set SITS_ADMIN_TOKEN" in outcome.err
 
 
+def test_a_refused_api_key_names_the_variable(sits: Sits, serve: Serve) -> None:
+    outcome = sits("models", "--front", serve(FakeFront(), tokens=("secret",)))
+    assert outcome.status == 1
+    assert "set SITS_CLI_API_KEY" in outcome.err
+
+
+def test_the_api_key_comes_from_the_environment(
+    sits: Sits, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SITS_CLI_API_KEY", "secret")
+    assert sits("models", "--front", serve(FakeFront(), tokens=("secret",))).status == 0
+
+
 @pytest.mark.parametrize("variable", ["SITS_ADMIN_TOKEN", "SITS_MESH_TOKEN"])
 def test_tokens_come_from_the_environment(
     sits: Sits, serve: Serve, monkeypatch: pytest.MonkeyPatch, variable: str
@@ -308,10 +321,11 @@ def test_an_unknown_command_is_wrong_usage(sits: Sits) -> None:
 # up
 
 
-def test_up_without_models_says_where_to_get_some(sits: Sits, tmp_path: Path) -> None:
-    outcome = sits("up", "--models", str(tmp_path / "none"))
+@pytest.mark.parametrize("folder", ["none", "."])
+def test_up_without_models_says_where_to_get_some(sits: Sits, tmp_path: Path, folder: str) -> None:
+    outcome = sits("up", "--models", str(tmp_path / folder))
     assert outcome.status == 1
-    assert "make models" in outcome.err
+    assert "`make models` fetches the demo's" in outcome.err
 
 
 def test_up_on_a_taken_port_names_it(
@@ -319,6 +333,7 @@ def test_up_on_a_taken_port_names_it(
 ) -> None:
     address = serve(FakeFront())
     monkeypatch.setenv("SITS_PREPROCESS_BIND", address)
+    (tmp_path / "model").mkdir()
     outcome = sits("up", "--models", str(tmp_path))
     assert outcome.status == 1
     assert f"{address} is in use" in outcome.err

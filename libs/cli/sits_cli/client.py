@@ -12,7 +12,6 @@ from sits_core.rpc import message_options, token_metadata
 
 TIMEOUT_S = 5.0
 MAX_MESSAGE_BYTES = (1 << 31) - 1
-ADDRESS_PARTS = 2
 
 
 class CliError(Exception):
@@ -21,11 +20,13 @@ class CliError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A service to talk to. `option` is how the user names another address."""
+    """A service to talk to. `option` is how the user names another address, `credential`
+    says what to set when it is missing."""
 
     role: str
     address: str
     option: str = ""
+    credential: str = "SITS_ADMIN_TOKEN or SITS_MESH_TOKEN to the token it was started with"
 
 
 def tokens() -> tuple[tuple[str, str], ...]:
@@ -60,8 +61,7 @@ def failed(code: str, details: str, place: Place) -> CliError:
         return CliError(nobody_at(place))
     if code == "UNAUTHENTICATED":
         return CliError(
-            f"the {place.role} at {place.address} wants a token: "
-            "set SITS_ADMIN_TOKEN (or SITS_MESH_TOKEN) to the one it was started with"
+            f"the {place.role} at {place.address} does not know you: set {place.credential}"
         )
     if code == "DEADLINE_EXCEEDED":
         return CliError(

@@ -1,5 +1,6 @@
 """The front door through an ordinary tritonclient, with errors that say what to do."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,10 +15,23 @@ Client = Any
 Message = Any
 
 
+class Credential(triton.InferenceServerClientPlugin):  # type: ignore[misc] # untyped
+    """Adds the API key, or else the admin token, to every call of a client."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+
+    def __call__(self, request: Any) -> None:
+        request.headers["authorization"] = f"Bearer {self._secret}"
+
+
 @contextmanager
 def connected(place: Place) -> Iterator[Client]:
     """A client of the front door; its failed calls become `CliError`s."""
     client = triton.InferenceServerClient(place.address)
+    secret = os.environ.get("SITS_CLI_API_KEY") or os.environ.get("SITS_ADMIN_TOKEN")
+    if secret:
+        client.register_plugin(Credential(secret))
     try:
         yield client
     except InferenceServerException as error:

@@ -52,6 +52,12 @@ class Plan:
     env: Mapping[str, str] = field(default_factory=dict)
     service_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
+    @property
+    def loads_models(self) -> bool:
+        """Whether executors load anything at start; without, the front door is never ready."""
+        everywhere = {**os.environ, **self.env, **self.service_env.get("executor", {})}
+        return everywhere.get("SITS_EXECUTOR_LOAD") != "none"
+
     def programs(self, redis_url: str | None) -> list[Program]:
         """In the order they start; they stop in the reverse, the front door first."""
         return [self._program(name, own, redis_url) for name, own in self._own_env(redis_url)]
@@ -228,7 +234,7 @@ class Mesh:
             "topology": book.topology,
             **executors,
             "dispatcher": book.dispatcher,
-            "preprocess": book.front,
+            "preprocess": book.front if self.plan.loads_models else book.front_control,
         }
 
     def _raise_if_hopeless(self, names: list[str]) -> None:

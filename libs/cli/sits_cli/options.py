@@ -7,8 +7,6 @@ import typer
 from sits_cli.client import Place
 from sits_cli.ports import DEFAULTS
 
-FRONT = "front door"
-
 Front = Annotated[
     str,
     typer.Option(
@@ -44,7 +42,7 @@ DEFAULT_TOPOLOGY = DEFAULTS["SITS_TOPOLOGY_BIND"]
 
 
 def front_place(address: str) -> Place:
-    return Place(FRONT, address, "--front")
+    return Place("front door", address, "--front", "SITS_CLI_API_KEY to one of its API keys")
 
 
 def dispatcher_place(address: str) -> Place:

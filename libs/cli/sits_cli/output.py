@@ -41,27 +41,35 @@ def print_json_line(value: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`cut`: one line only, shortened where the terminal ends."""
+    """`fixed`: never narrowed. `cut`: one line, shortened where the terminal ends."""
 
     title: str
     right: bool = False
+    fixed: bool = False
     cut: bool = False
 
 
 def table(columns: Sequence[Column | str], rows: Iterable[Sequence[str | Text]]) -> Table:
     """Aligned columns without lines. Cells are shown as they are, never as markup."""
+    specs = [column if isinstance(column, Column) else Column(column) for column in columns]
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        spec = column if isinstance(column, Column) else Column(column)
+    for spec in specs:
         made.add_column(
             spec.title,
             justify="right" if spec.right else "left",
-            overflow="ellipsis" if spec.cut else "fold",
-            no_wrap=spec.cut,
+            overflow="fold",
+            no_wrap=spec.fixed,
         )
     for row in rows:
-        made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+        made.add_row(*(_cell(cell, spec) for cell, spec in zip(row, specs, strict=True)))
     return made
+
+
+def _cell(cell: str | Text, spec: Column) -> Text:
+    text = Text(cell) if isinstance(cell, str) else cell
+    if spec.cut:
+        text.no_wrap, text.overflow = True, "ellipsis"
+    return text
 
 
 def print_table(columns: Sequence[Column | str], rows: Iterable[Sequence[str | Text]]) -> None:

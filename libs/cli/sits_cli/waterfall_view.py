@@ -7,13 +7,12 @@ from sits_cli.output import Column, dim, duration, table
 from sits_cli.waterfall import Row, RowKind, Waterfall
 
 MAX_BAR, MIN_BAR = 40, 12
-BESIDES_BAR = 90
+BESIDES_BAR = 62
 """Columns that everything but the bar takes, roughly."""
 FULL, EIGHTHS = "█", " ▏▎▍▌▋▊▉"
 STYLES = {"preprocess": "cyan", "dispatcher": "yellow", "executor": "green", "topology": "magenta"}
 OF_ALL = ("model", "version", "tenant")
-"""Attributes that are the same on each line: they stand in the headline."""
-HIDDEN = {*OF_ALL, "execution"}
+"""Attributes of the whole request: they stand in the headline."""
 
 
 def bar_width(console: Console) -> int:
@@ -22,10 +21,12 @@ def bar_width(console: Console) -> int:
 
 def draw(waterfall: Waterfall, width: int = MAX_BAR) -> RenderableType:
     columns: tuple[Column | str, ...] = (
-        "service", "stage", "time", Column("starts at", right=True), Column("takes", right=True),
+        Column("service", fixed=True), Column("stage", fixed=True), Column("time", fixed=True),
+        Column("starts at", right=True, fixed=True), Column("takes", right=True, fixed=True),
         Column("", cut=True),
     )  # fmt: skip
-    rows = [_cells(row, waterfall.total_ns, width) for row in waterfall.rows]
+    told = {key: value for row in waterfall.rows[:1] for key, value in _of_all(row)}
+    rows = [_cells(row, waterfall.total_ns, width, told) for row in waterfall.rows]
     return Group(_headline(waterfall), Text(), table(columns, rows), Text(), _summary(waterfall))
 
 
@@ -38,7 +39,7 @@ def bar(start: float, length: float, width: int) -> str:
     return (" " * offset + FULL * (eighths // 8) + rest).ljust(width)
 
 
-def _cells(row: Row, total_ns: int, width: int) -> list[str | Text]:
+def _cells(row: Row, total_ns: int, width: int, told: dict[str, str]) -> list[str | Text]:
     travel = row.kind is RowKind.TRAVEL
     style = "dim" if travel else STYLES.get(row.service, "")
     return [
@@ -47,7 +48,7 @@ def _cells(row: Row, total_ns: int, width: int) -> list[str | Text]:
         _time(row, total_ns, width, style),
         _offset(row.start_ns),
         duration(row.duration_ns / 1e9),
-        _details(row),
+        _details(row, told),
     ]
 
 
@@ -71,20 +72,25 @@ def _offset(start_ns: int) -> str:
     return f"-{duration(-start_ns / 1e9)}" if start_ns < 0 else duration(start_ns / 1e9)
 
 
-def _details(row: Row) -> Text:
+def _details(row: Row, told: dict[str, str]) -> Text:
+    """Its error, or the attributes that no line above has told already; `told` grows."""
     if row.error:
         return Text(row.error, style="bold red")
-    shown = sorted((key, value) for key, value in row.attributes.items() if key not in HIDDEN)
-    return dim(" ".join(f"{key}={value}" for key, value in shown))
+    news = {key: value for key, value in row.attributes.items() if told.get(key) != value}
+    told.update(news)
+    return dim(" ".join(f"{key}={value}" for key, value in sorted(news.items())))
+
+
+def _of_all(row: Row) -> list[tuple[str, str]]:
+    return [(key, row.attributes[key]) for key in OF_ALL if key in row.attributes]
 
 
 def _headline(waterfall: Waterfall) -> Text:
-    facts = waterfall.rows[0].attributes if waterfall.rows else {}
-    what = "  ".join(f"{key} {facts[key]}" for key in OF_ALL if key in facts)
+    what = "  ".join(f"{key} {value}" for row in waterfall.rows[:1] for key, value in _of_all(row))
     spans = sum(row.kind is not RowKind.TRAVEL for row in waterfall.rows)
     return Text.assemble(
-        "trace ", (waterfall.trace_id.hex(), "bold"), f"  {what}" if what else "",
-        "  total ", (duration(waterfall.total_ns / 1e9), "bold"),
+        "trace ", (waterfall.trace_id.hex(), "bold"), f"\n{what}  " if what else "\n",
+        "total ", (duration(waterfall.total_ns / 1e9), "bold"),
         f"  {spans} spans of {len(waterfall.services)} services",
     )  # fmt: skip
 

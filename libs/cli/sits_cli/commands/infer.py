@@ -39,16 +39,22 @@ def infer(
                      help="a value; @FILE is .npy, .json or raw bytes"),
     ] = None,
     outputs: Annotated[
-        list[str] | None, typer.Option("--output", "-o", help="only this output")
+        list[str] | None, typer.Option("--output", "-o", metavar="NAME", help="only this output")
     ] = None,
-    version: Annotated[str, typer.Option(help="default: the newest ready one")] = "",
+    version: Annotated[
+        str, typer.Option(metavar="NUMBER", help="default: the newest ready one")
+    ] = "",
     classes: Annotated[
-        int, typer.Option("--classes", min=0, help="the N best classes instead of scores")
+        int,
+        typer.Option("--classes", metavar="N", min=0, help="the N best classes, not the scores"),
     ] = 0,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", min=0.001, help="seconds to wait for the answer")
+        float,
+        typer.Option("--timeout", metavar="SECONDS", min=0.001, help="longest wait for the answer"),
     ] = 30.0,
-    tenant: Annotated[str, typer.Option(help="whom the request is counted for")] = "",
+    tenant: Annotated[
+        str, typer.Option(metavar="NAME", help="whom the request is counted for")
+    ] = "",
     traced: Annotated[
         bool, typer.Option("--trace", help="trace the request, then draw its stages")
     ] = False,

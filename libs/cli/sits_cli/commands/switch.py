@@ -13,7 +13,7 @@ from sits_protos.v1.control_pb2_grpc import ControlStub
 
 def switch(
     strategy: Annotated[str, typer.Argument(help="such as topo_aware; `sits status` lists them")],
-    model: Annotated[str, typer.Option("--model", help="only for this model")] = "",
+    model: Annotated[str, typer.Option("--model", metavar="NAME", help="only for this model")] = "",
     dispatcher: Dispatcher = DEFAULT_DISPATCHER,
     as_json: Json = False,
 ) -> None:

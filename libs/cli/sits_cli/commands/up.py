@@ -13,10 +13,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from sits_cli import ports
+from sits_cli import front, ports
 from sits_cli.client import CliError
 from sits_cli.mesh import Mesh, MeshFailed, Plan, ServiceState
-from sits_cli.options import Json
+from sits_cli.options import Json, front_place
 from sits_cli.output import (
     bad,
     console,
@@ -31,33 +31,36 @@ from sits_cli.supervisor import Change, Event
 MAX_EXECUTORS = 16
 READY_TIMEOUT_S = 60.0
 WATCH_S = 0.2
+HARMLESS = ("unloaded", "no executor that serves it is connected")
+"""Reasons why a model is unavailable that are no fault of the model."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def up(
     executors: Annotated[
-        int, typer.Option("--executors", "-n", min=1, max=MAX_EXECUTORS, help="how many")
+        int,
+        typer.Option("--executors", "-n", metavar="N", min=1, max=MAX_EXECUTORS, help="how many"),
     ] = 2,
     models: Annotated[
-        Path, typer.Option(envvar="SITS_EXECUTOR_MODEL_REPOSITORY", help="the model repository")
+        Path,
+        typer.Option(
+            envvar="SITS_EXECUTOR_MODEL_REPOSITORY", metavar="DIR", help="the model repository"
+        ),
     ] = Path("models"),
-    log_dir: Annotated[Path, typer.Option(help="one log file for each service")] = Path(
-        ".sits/logs"
-    ),
+    log_dir: Annotated[
+        Path, typer.Option(metavar="DIR", help="one log file for each service")
+    ] = Path(".sits/logs"),
     no_redis: Annotated[
         bool, typer.Option("--no-redis", help="neither SITS_REDIS_URL nor a private Redis")
     ] = False,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", min=1, help="seconds until all must be ready")
+        float,
+        typer.Option("--timeout", metavar="SECONDS", min=1, help="seconds until all must be ready"),
     ] = READY_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
     """Run the mesh on this machine: all services, and Redis unless SITS_REDIS_URL names one."""
-    if not models.is_dir():
-        raise CliError(
-            f"no model repository at {models}: `make models` fetches the demo's, "
-            "or name another with --models"
-        )
+    require_models(models)
     plan = Plan(
         addresses=ports.configured(executors, os.environ),
         models=models,
@@ -111,9 +114,11 @@ class Report:
             print_json_line({"event": "ready", "services": [asdict(s) for s in states]})
             return
         self._say(f"\nThe mesh is ready after {duration(took_s)}.\n")
+        broken, _ = models_of(mesh.addresses.front)
         self.console.print(table(("service", "address", "state", "pid", "log"), map(_row, states)))
+        self._say("".join(f"\n[bold red]{literal(text)}[/]" for text in broken))
         self._say(
-            f"\nClients: [bold]{literal(mesh.addresses.front)}[/] (Open Inference Protocol, gRPC)."
+            f"Clients: [bold]{literal(mesh.addresses.front)}[/] (Open Inference Protocol, gRPC)."
             "  Try `sits models`, `sits status`.  Ctrl-C stops.\n"
         )
 
@@ -136,12 +141,42 @@ def run(mesh: Mesh, report: Report, stop: threading.Event, timeout_s: float) -> 
             mesh.stop()
 
 
-def wait_ready(mesh: Mesh, report: Report, stop: threading.Event, timeout_s: float) -> float:
-    """Seconds it took."""
-    with report.console.status("starting") as spinner:
-        return mesh.wait_ready(
-            timeout_s, lambda names: spinner.update(f"waiting for {', '.join(names)}"), stop
+def require_models(repository: Path) -> None:
+    """Raises `CliError` when there is nothing to serve: the mesh would never become ready."""
+    if not repository.is_dir() or not any(entry.is_dir() for entry in repository.iterdir()):
+        raise CliError(
+            f"no models in {repository}: `make models` fetches the demo's, "
+            "or name another repository with --models"
         )
+
+
+def wait_ready(mesh: Mesh, report: Report, stop: threading.Event, timeout_s: float) -> float:
+    """Seconds it took. Raises `CliError` as soon as there is no hope for any model."""
+
+    def progress(waiting: list[str]) -> None:
+        spinner.update(f"waiting for {', '.join(waiting)}")
+        if waiting == ["preprocess"]:
+            broken, others = models_of(mesh.addresses.front)
+            if broken and not others:
+                raise CliError("; ".join(broken))
+
+    with report.console.status("starting") as spinner:
+        return mesh.wait_ready(timeout_s, progress, stop)
+
+
+def models_of(address: str) -> tuple[list[str], int]:
+    """What is wrong with the models that cannot be served, and how many others there are."""
+    try:
+        with front.connected(front_place(address)) as client:
+            entries = client.get_model_repository_index().models
+    except CliError:
+        return [], 0  # not even that works yet
+    broken = [
+        f"model {entry.name} version {entry.version} cannot be served: {entry.reason}"
+        for entry in entries
+        if entry.state == "UNAVAILABLE" and entry.reason not in HARMLESS
+    ]
+    return broken, len(entries) - len(broken)
 
 
 @contextmanager
