@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import grpc
 
@@ -22,9 +23,10 @@ MAX_WATCHERS = 256
 class SnapshotServicer(TopologyServicer):
     """Get and Watch over the newest snapshot."""
 
-    def __init__(self, store: SnapshotStore) -> None:
-        self._store = store
-        self._seats = threading.Semaphore(MAX_WATCHERS)
+    def __init__(self, store: SnapshotStore, max_watchers: int = MAX_WATCHERS) -> None:
+        self._store, self._max_watchers = store, max_watchers
+        self._lock = threading.Lock()
+        self.watchers = 0
 
     def Get(
         self, request: pb.GetTopologyRequest, context: grpc.ServicerContext
@@ -42,14 +44,23 @@ class SnapshotServicer(TopologyServicer):
         gRPC asks for the next message when the last one has left, so nothing piles up here.
         Ends when the client goes (the callback wakes the wait) or the store is closed.
         """
-        if not self._seats.acquire(blocking=False):
-            context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHERS} watchers are connected already"
-            )
-        try:
+        with self._seat(context):
             yield from self._follow(context)
+
+    @contextmanager
+    def _seat(self, context: grpc.ServicerContext) -> Iterator[None]:
+        with self._lock:
+            if self.watchers >= self._max_watchers:
+                context.abort(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    f"{self._max_watchers} watchers are connected already",
+                )
+            self.watchers += 1
+        try:
+            yield
         finally:
-            self._seats.release()
+            with self._lock:
+                self.watchers -= 1
 
     def _follow(self, context: grpc.ServicerContext) -> Iterator[pb.TopologySnapshot]:
         gone = threading.Event()
