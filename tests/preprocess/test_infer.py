@@ -100,6 +100,15 @@ def test_only_the_outputs_asked_for_come_back(served) -> None:
     assert served.engine.taken[-1].outputs == (1,)
 
 
+def test_inputs_go_on_in_the_order_of_the_model(served) -> None:
+    x = np.zeros(2, np.int32)
+    inputs = [triton.InferInput(f"INPUT{i}", [2], "INT32") for i in (1, 0)]
+    for tensor in inputs:
+        tensor.set_data_from_numpy(x)
+    served.client().infer("two", inputs)
+    assert [t.name for t in served.engine.taken[-1].inputs] == ["INPUT0", "INPUT1"]
+
+
 def test_the_id_is_echoed_and_the_version_is_the_actual_one(serve) -> None:
     io = ([("INPUT0", "INT32", [1])], [("OUTPUT0", "INT32", [1])])
     served = serve(model("m", *io, version="2"), model("m", *io, version="10"))

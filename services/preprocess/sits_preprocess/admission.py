@@ -9,7 +9,8 @@ from sits_core.errors import SitsError, Unimplemented
 from sits_core.tracing import TraceContext
 from sits_preprocess.access import TENANT_HEADER, Access
 from sits_preprocess.catalog import Catalog
-from sits_preprocess.oip.draft import Draft, check_head
+from sits_preprocess.metadata import check_model_name
+from sits_preprocess.oip.draft import Draft
 from sits_preprocess.oip.limits import with_request_id
 from sits_preprocess.oip.outputs import Wanted
 from sits_preprocess.oip.parameters import NO_OPTIONS, Options, read_options
@@ -88,7 +89,7 @@ class Admission:
             raise with_request_id(error, draft.id) from None
 
     def _signature(self, draft: Draft) -> Signature:
-        check_head(draft)
+        check_model_name(draft.model)
         signature = self._signatures.of(self._catalog.find(draft.model, draft.version))
         if signature.decoupled:
             raise Unimplemented(

@@ -10,7 +10,7 @@ from sits_preprocess.oip.parameters import sits_values
 from sits_preprocess.oip.reading import check_rank
 from sits_preprocess.oip.result import Result
 from sits_preprocess.oip.signature import Signature
-from sits_preprocess.oip.tensors import check_data, check_declared, check_names
+from sits_preprocess.oip.tensors import check_data, check_declared, in_model_order
 from sits_preprocess.request import TensorData
 from sits_preprocess.shared_memory import Regions
 from sits_protos.v1.common_pb2 import Tensor
@@ -64,8 +64,7 @@ def _read_inputs(
         checked = TensorData(spec.name, spec.datatype, shape, tensor.inline)
         check_data(signature, spec, checked)
         tensors.append(checked)
-    check_names(signature, [tensor.name for tensor in tensors])
-    return tuple(tensors)
+    return in_model_order(signature, tensors)
 
 
 def _read_outputs(request: InferRequest, signature: Signature, _regions: Regions) -> list[Wanted]:

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from sits_core.errors import InvalidArgument
-from sits_preprocess.oip.limits import check_name
 from sits_preprocess.oip.outputs import Wanted
 from sits_preprocess.oip.signature import Signature
 from sits_preprocess.request import ParameterValue, TensorData
@@ -21,10 +19,3 @@ class Draft(NamedTuple):
     parameters: Mapping[str, ParameterValue]
     inputs: Callable[[Signature, Regions], tuple[TensorData, ...]]
     outputs: Callable[[Signature, Regions], Sequence[Wanted]]
-
-
-def check_head(draft: Draft) -> None:
-    """The names that lead to the model."""
-    check_name("model name", draft.model)
-    if not draft.model:
-        raise InvalidArgument("expected a model name, got none")

@@ -19,7 +19,7 @@ from sits_preprocess.oip.limits import (
 from sits_preprocess.oip.outputs import RegionRange, read_outputs, region_range
 from sits_preprocess.oip.parameters import oip_values
 from sits_preprocess.oip.signature import InputSpec, Signature
-from sits_preprocess.oip.tensors import check_data, check_declared, check_names, check_size
+from sits_preprocess.oip.tensors import check_data, check_declared, check_size, in_model_order
 from sits_preprocess.request import TensorData
 from sits_preprocess.shared_memory import Regions
 from sits_protos.oip.grpc_service_pb2 import ModelInferRequest
@@ -66,14 +66,14 @@ def _read_inputs(
         checked = TensorData(spec.name, spec.datatype, shape, data)
         check_data(signature, spec, checked)
         tensors.append(checked)
-    check_names(signature, [tensor.name for tensor in tensors])
+    ordered = in_model_order(signature, tensors)
     if entries is not None and (surplus := sum(1 for _ in entries)):
         raise InvalidArgument(
             f"unexpected raw_input_contents for model '{signature.model.name}': expected "
             f"{len(raw) - surplus} entries, one for each input that is not in shared memory, "
             f"got {len(raw)}"
         )
-    return tuple(tensors)
+    return ordered
 
 
 def check_rank(name: str, rank: int) -> None:

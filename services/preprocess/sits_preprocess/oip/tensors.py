@@ -1,7 +1,7 @@
 """Checks of a request's inputs against the model: names, datatypes, shapes, sizes, rows."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sits_core.datatypes import BYTES
 from sits_core.errors import InvalidArgument
@@ -95,20 +95,28 @@ def check_size(
         )
 
 
-def check_names(signature: Signature, names: Sequence[str]) -> None:
-    """Every required input is there, and none twice."""
-    given = set(names)
-    if len(given) != len(names):
+def in_model_order(signature: Signature, tensors: list[TensorData]) -> tuple[TensorData, ...]:
+    """All of a request's inputs in the model's order, so that clients who list them in
+    another order still share batches. Raises when one is missing or there twice."""
+    by_name = {tensor.name: tensor for tensor in tensors}
+    if len(by_name) != len(tensors):
+        names = [tensor.name for tensor in tensors]
         twice = next(name for name in names if names.count(name) > 1)
         raise InvalidArgument(f"input '{twice}' already exists in request")
-    if signature.required <= given and len(given) <= len(signature.inputs):
-        return
+    if not signature.required <= by_name.keys():
+        raise _missing(signature, by_name)
+    if len(tensors) < 2:
+        return tuple(tensors)
+    return tuple([by_name[name] for name in signature.inputs if name in by_name])
+
+
+def _missing(signature: Signature, given: Mapping[str, TensorData]) -> InvalidArgument:
     least, most = len(signature.required), len(signature.inputs)
     count = f"{most} inputs" if least == most else f"number of inputs between {least} and {most}"
-    raise InvalidArgument(
-        f"expected {count} but got {len(names)} inputs for model '{signature.model.name}'. "
-        f"Got input(s) {names_text(names)}, but missing required input(s) "
-        f"{names_text(signature.required - given)}. Please provide all required input(s)."
+    return InvalidArgument(
+        f"expected {count} but got {len(given)} inputs for model '{signature.model.name}'. "
+        f"Got input(s) {names_text(given)}, but missing required input(s) "
+        f"{names_text(signature.required - given.keys())}. Please provide all required input(s)."
     )
 
 
