@@ -92,8 +92,8 @@ def _spread(paths: list[Path], count: int) -> list[Path]:
 
 def _zip(text: bytes) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("fox.txt", text)
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("fox.txt"), text, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
 
 
