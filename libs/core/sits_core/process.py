@@ -20,12 +20,13 @@ log = structlog.get_logger()
 def run(service: str, settings_class: type[S], serve: Callable[[S, threading.Event], None]) -> None:
     """Load settings, call `serve(settings, stop)`, exit.
 
-    `serve` returns soon after `stop` is set, which SIGTERM, SIGINT and Control.Drain do.
-    Exit status 2 = a wrong setting, said in one line on stderr.
+    `serve` returns soon after `stop` is set, which SIGTERM, SIGINT and Control.Drain do;
+    a second SIGINT ends the process at once. Exit status 2 = a wrong setting, said in one
+    line on stderr.
     """
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop_on_signals(stop)
+    threading.excepthook = _log_death
     try:
         settings = load(settings_class, service)
         logs.configure(service, settings)
@@ -37,3 +38,23 @@ def run(service: str, settings_class: type[S], serve: Callable[[S, threading.Eve
         print(f"sits-{service}: {error}", file=sys.stderr)
         sys.exit(2)
     log.info("process.stopped")
+
+
+def stop_on_signals(stop: threading.Event) -> None:
+    """Let SIGTERM and SIGINT set `stop`."""
+
+    def handle(number: int, _frame: object) -> None:
+        stop.set()
+        if number == signal.SIGINT:
+            # Not for SIGTERM: supervisors may repeat it, and mean an orderly end.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+
+
+def _log_death(died: threading.ExceptHookArgs) -> None:
+    """A thread that ends with an exception is a bug: it must stand in the log."""
+    name = died.thread.name if died.thread is not None else "?"
+    value = died.exc_value if died.exc_value is not None else died.exc_type()
+    log.critical("thread.died", thread=name, exc_info=value)

@@ -18,7 +18,11 @@ class SettingsError(Exception):
 class Settings(BaseSettings):
     """Base of each service's settings. Frozen; field `x` is variable `SITS_X`."""
 
-    model_config = SettingsConfigDict(env_prefix="SITS_", frozen=True, extra="ignore")
+    # Blank is unset: compose files write SITS_MESH_TOKEN=${SITS_MESH_TOKEN:-}, and a blank
+    # token must not count as one.
+    model_config = SettingsConfigDict(
+        env_prefix="SITS_", frozen=True, extra="ignore", env_ignore_empty=True
+    )
 
     redis_url: SecretStr | None = Field(
         default=None, description="redis://, rediss://, unix:// or redis+sentinel:// server"
@@ -35,10 +39,14 @@ class Settings(BaseSettings):
         description="first part of every Redis key",
     )
     mesh_token: SecretStr | None = Field(
-        default=None, description="shared secret of the services; required off loopback"
+        default=None,
+        min_length=1,
+        description="shared secret of the services; required off loopback",
     )
     admin_token: SecretStr | None = Field(
-        default=None, description="secret for control calls; without it they work on loopback only"
+        default=None,
+        min_length=1,
+        description="secret for control calls; without it they work on loopback only",
     )
     max_message_bytes: int = Field(
         default=256 << 20,
@@ -84,14 +92,17 @@ def load(cls: type[S], service: str, environ: dict[str, str] | None = None, **va
     """
     env = dict(os.environ if environ is None else environ)
     others = tuple(f"SITS_{s.upper()}_" for s in SERVICES if s != service)
-    known = {f"SITS_{name.upper()}" for name in cls.model_fields}
+    known = {f"SITS_{name.upper()}": name for name in cls.model_fields}
     for name in sorted(env):
         if name.startswith("SITS_") and name not in known and not name.startswith(others):
             raise SettingsError(
                 f"unknown setting {name}; {service} knows: {', '.join(sorted(known))}"
             )
+    given = {field: env[name] for name, field in known.items() if env.get(name)}
+    # Defaults as well: for a field without a value the constructor looks at os.environ.
+    defaults = {field: info.default for field, info in cls.model_fields.items()}
     try:
-        return cls(**values)
+        return cls(**{**defaults, **given, **values})
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         name = "SITS_" + "_".join(str(part) for part in first["loc"]).upper()

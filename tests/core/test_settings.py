@@ -1,0 +1,90 @@
+"""Settings come from SITS_ variables; a wrong one is named."""
+
+import pytest
+from pydantic import Field
+
+from sits_core.settings import Settings, SettingsError, is_loopback, load
+
+
+class Own(Settings):
+    executor_bind: str = Field(default="127.0.0.1:8020", description="where")
+    executor_threads: int = Field(default=1, ge=1, description="how many")
+
+
+def test_a_field_is_its_variable() -> None:
+    own = load(Own, "executor", {"SITS_EXECUTOR_THREADS": "4", "SITS_TRACE_RATIO": "0.5"})
+    assert (own.executor_threads, own.trace_ratio) == (4, 0.5)
+
+
+def test_only_the_environment_given_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SITS_EXECUTOR_THREADS", "4")
+    assert load(Own, "executor", {}).executor_threads == 1
+    assert load(Own, "executor").executor_threads == 4
+
+
+def test_values_win_over_the_environment() -> None:
+    assert load(Own, "executor", {"SITS_EXECUTOR_THREADS": "4"}, executor_threads=2) == Own(
+        executor_threads=2
+    )
+
+
+def test_an_unknown_variable_is_named() -> None:
+    with pytest.raises(SettingsError, match=r"unknown setting SITS_FOO; executor knows: .*SITS_"):
+        load(Own, "executor", {"SITS_FOO": "1"})
+
+
+def test_a_misspelt_variable_of_its_own_is_named() -> None:
+    with pytest.raises(SettingsError, match="SITS_EXECUTOR_THREAD;"):
+        load(Own, "executor", {"SITS_EXECUTOR_THREAD": "1"})
+
+
+def test_variables_of_other_services_are_left_to_them() -> None:
+    assert load(Own, "executor", {"SITS_DISPATCHER_BIND": "x", "PATH": "/bin"}) == Own()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SITS_EXECUTOR_THREADS", "0"),
+        ("SITS_EXECUTOR_THREADS", "many"),
+        ("SITS_TRACE_RATIO", "2"),
+        ("SITS_TRACE_RATIO", "nan"),
+        ("SITS_LOG_LEVEL", "loud"),
+        ("SITS_REDIS_PREFIX", "a b"),
+        ("SITS_MAX_MESSAGE_BYTES", "1"),
+        ("SITS_REFLECTION", "perhaps"),
+    ],
+)
+def test_a_wrong_value_is_named(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=f"^{name}: "):
+        load(Own, "executor", {name: value})
+
+
+def test_a_wrong_secret_is_named_and_not_shown() -> None:
+    with pytest.raises(SettingsError, match="SITS_MESH_TOKEN") as caught:
+        load(Own, "executor", {}, mesh_token=["hunter2"])
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["SITS_MESH_TOKEN", "SITS_ADMIN_TOKEN", "SITS_REDIS_URL"])
+def test_a_blank_variable_is_unset(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "")
+    field = name.removeprefix("SITS_").lower()
+    assert load(Own, "executor").secret(field) is None
+    assert Own().secret(field) is None
+
+
+def test_secrets_do_not_show_in_their_repr() -> None:
+    own = load(Own, "executor", {"SITS_MESH_TOKEN": "hunter2"})
+    assert "hunter2" not in repr(own)
+    assert own.secret("mesh_token") == "hunter2"
+
+
+@pytest.mark.parametrize("bind", ["127.0.0.1:1", "localhost:1", "[::1]:1", "unix:/run/x.sock"])
+def test_only_this_machine_reaches_a_loopback_address(bind: str) -> None:
+    assert is_loopback(bind)
+
+
+@pytest.mark.parametrize("bind", ["0.0.0.0:1", "[::]:1", ":1", "10.0.0.1:1", "localhost.evil:1"])
+def test_other_machines_reach_the_rest(bind: str) -> None:
+    assert not is_loopback(bind)
