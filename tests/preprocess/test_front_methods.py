@@ -4,6 +4,7 @@ import grpc
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import InferenceServerException
 
@@ -144,11 +145,7 @@ class TestHealth:
 
 
 class TestReflection:
-    PATH = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-
     def ask(self, served, **request):
-        from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-
         with grpc.insecure_channel(served.address) as channel:
             stub = reflection_pb2_grpc.ServerReflectionStub(channel)
             question = reflection_pb2.ServerReflectionRequest(**request)

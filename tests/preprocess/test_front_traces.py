@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tritonclient.grpc as triton
 
 from sits_core.clock import now_ns
 from sits_preprocess.request import Answer, TensorData, Times
@@ -49,8 +50,6 @@ def test_the_request_span_covers_it_all_and_is_the_parent_of_the_rest(served) ->
 
 
 def served_tensor():
-    import tritonclient.grpc as triton
-
     tensor = triton.InferInput("INPUT0", X.shape, "FP32")
     tensor.set_data_from_numpy(X)
     return tensor

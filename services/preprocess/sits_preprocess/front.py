@@ -69,24 +69,8 @@ def build(
     registry: CollectorRegistry,
 ) -> Front:
     """Raises `SettingsError` for an API key file that cannot be used."""
-    access = Access(
-        read_api_keys(settings.preprocess_api_keys_file),
-        settings.secret("admin_token"),
-        loopback=is_loopback(settings.preprocess_bind),
-        default_tenant=settings.preprocess_default_tenant,
-    )
-    regions = Regions(
-        settings.preprocess_allow_client_shm,
-        settings.shm_dir,
-        max_read_bytes=settings.max_message_bytes,
-    )
-    tracing, statistics = TraceSettings(tracer, engine.catalog), Statistics()
-    metadata = Metadata(
-        engine.catalog,
-        version("sits-preprocess"),
-        client_shm=settings.preprocess_allow_client_shm,
-        strict=False,
-    )
+    access, regions, statistics = access_of(settings), regions_of(settings), Statistics()
+    tracing = TraceSettings(tracer, engine.catalog)
     admission = Admission(
         engine.catalog,
         access,
@@ -97,13 +81,11 @@ def build(
     )
     accounts = Accounts(registry, statistics, tracer)
     inference = Inference(engine, admission, accounts, settings.max_message_bytes)
+    metadata = metadata_of(settings, engine)
 
     def ready() -> bool:
         return not inference.draining and metadata.server_ready()
 
-    readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
-    operators = ThreadPoolExecutor(OPERATORS, thread_name_prefix="operator")
-    health = Health(ready, (OIP, BATCHES))
     services = Services(
         ready=ready,
         metadata=metadata,
@@ -114,14 +96,47 @@ def build(
         log_settings=LogSettings(settings.log_level),
         access=access,
     )
+    readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
+    operators = ThreadPoolExecutor(OPERATORS, thread_name_prefix="operator")
+    health = Health(ready, (OIP, BATCHES))
     reflection = Reflection((OIP, BATCHES, HEALTH)) if settings.reflection else None
     servicer = Servicer(inference, Methods(services, operators), health, reflection, readers)
+    transport = transport_of(settings, servicer.routes())
+    return Front(transport, servicer, inference, health, regions, ready, (readers, operators))
+
+
+def access_of(settings: PreprocessSettings) -> Access:
+    return Access(
+        read_api_keys(settings.preprocess_api_keys_file),
+        settings.secret("admin_token"),
+        loopback=is_loopback(settings.preprocess_bind),
+        default_tenant=settings.preprocess_default_tenant,
+    )
+
+
+def regions_of(settings: PreprocessSettings) -> Regions:
+    return Regions(
+        settings.preprocess_allow_client_shm,
+        settings.shm_dir,
+        max_read_bytes=settings.max_message_bytes,
+    )
+
+
+def metadata_of(settings: PreprocessSettings, engine: Engine) -> Metadata:
+    """One ready model makes the server ready: a model that loads somewhere in the mesh must
+    not take every front door out of service."""
+    return Metadata(
+        engine.catalog,
+        version("sits-preprocess"),
+        client_shm=settings.preprocess_allow_client_shm,
+        strict=False,
+    )
+
+
+def transport_of(settings: PreprocessSettings, routes: Routes) -> Transport:
     limits = Limits(
         settings.max_message_bytes,
         settings.preprocess_stream_requests,
         settings.preprocess_stream_bytes,
     )
-    transport = TRANSPORTS[settings.preprocess_transport](
-        settings.preprocess_bind, servicer.routes(), limits
-    )
-    return Front(transport, servicer, inference, health, regions, ready, (readers, operators))
+    return TRANSPORTS[settings.preprocess_transport](settings.preprocess_bind, routes, limits)

@@ -1,0 +1,102 @@
+"""The front door as a process: start, settings, drain."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+
+from sits_core.testing import free_port, wait_until
+from sits_preprocess.__main__ import drain
+from sits_preprocess.dispatchers import split_addresses
+from sits_protos.v1 import control_pb2, control_pb2_grpc
+
+
+def environment(ports: list[int], **variables: str) -> dict[str, str]:
+    own = {
+        "SITS_PREPROCESS_BIND": f"127.0.0.1:{ports[0]}",
+        "SITS_PREPROCESS_METRICS_BIND": f"127.0.0.1:{ports[1]}",
+        "SITS_PREPROCESS_CONTROL_BIND": f"127.0.0.1:{ports[2]}",
+        "SITS_PREPROCESS_DISPATCHERS": f"127.0.0.1:{ports[3]}",
+    }
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("SITS_", "OTEL_"))}
+    return clean | own | variables
+
+
+@pytest.fixture
+def free_ports() -> list[int]:
+    return [free_port() for _ in range(4)]
+
+
+@pytest.fixture
+def process(free_ports) -> Iterator[subprocess.Popen]:
+    command = [sys.executable, "-W", "error", "-m", "sits_preprocess"]
+    with subprocess.Popen(command, env=environment(free_ports), stderr=subprocess.PIPE) as started:
+        yield started
+        started.kill()
+
+
+def test_it_serves_and_says_so_until_sigterm(process, free_ports) -> None:
+    client = triton.InferenceServerClient(f"127.0.0.1:{free_ports[0]}")
+    wait_until(lambda: is_live(client), 30)
+    assert not client.is_server_ready()
+    with grpc.insecure_channel(f"127.0.0.1:{free_ports[2]}") as channel:
+        control = control_pb2_grpc.ControlStub(channel)
+        state = control.GetState(control_pb2.GetStateRequest(), timeout=10)
+    assert state.self.id.startswith("preprocess-")
+    assert not state.ready
+    client.close()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(15) == 0
+    assert b"Traceback" not in process.stderr.read()
+
+
+def is_live(client: triton.InferenceServerClient) -> bool:
+    try:
+        return client.is_server_live()
+    except triton.InferenceServerException:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("SITS_PREPROCESS_TRANSPORT", "carrier-pigeon"),
+        ("SITS_PREPROCESS_API_KEYS_FILE", "/nowhere"),
+        ("SITS_PREPROCESS_DEFAULT_TENANT", "no such"),
+        ("SITS_PREPROCESS_CONTROL_BIND", "0.0.0.0:1"),
+        ("SITS_PREPROCESS_BINT", "x"),
+    ],
+)
+def test_a_wrong_setting_stops_it_with_one_line_that_names_it(
+    free_ports, variable: str, value: str
+) -> None:
+    command = [sys.executable, "-m", "sits_preprocess"]
+    env = environment(free_ports) | {variable: value}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert variable in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_draining_waits_for_accepted_requests_up_to_the_grace(served) -> None:
+    served.engine.hold = True
+    tensor = triton.InferInput("INPUT0", [1], "INT8")
+    tensor.set_data_from_numpy(np.zeros(1, np.int8))
+    done = []
+    served.client().async_infer("any_INT8", [tensor], lambda result, error: done.append(error))
+    served.engine.wait(lambda: bool(served.engine.taken))
+    drain(served.front, 0.05)
+    assert served.front.inference.open_requests == 1
+    served.engine.finish_all()
+    drain(served.front, 10)
+    assert served.front.inference.open_requests == 0
+
+
+def test_addresses_are_a_comma_list() -> None:
+    assert split_addresses(" a:1, b:2 ,,") == ["a:1", "b:2"]
