@@ -3,7 +3,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python3.14; 
 	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := sits_protos sits_core sits_channel sits_scheduling sits_cli \
+PACKAGES := sits_protos sits_core sits_channel sits_scheduling sits_sim sits_cli \
 	sits_preprocess sits_dispatcher sits_executor sits_topology
 
 .PHONY: help demo test check format breaking protos models up clean

@@ -1,0 +1,96 @@
+"""A GPU that runs batches one after the other, may be slow for a while, and may die."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sits_scheduling.candidates import Reservation
+from sits_sim.clock import Clock
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """A micro-batch under way. `requests` are numbers of the workload, `front` is who sent it."""
+
+    requests: list[int]
+    rows: int
+    payload_bytes: int
+    front: int
+    closed_ns: int
+    reservation: Reservation | None = None
+    started_ns: int = 0
+    moves: int = 0
+
+
+class Device:
+    """Batches run in the order they came. `slowness` 1 = as measured.
+
+    Counts how long it was busy and how many rows it ran, for utilisation.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        service_ns: list[int],
+        noise: Callable[[], float],
+        done: Callable[[Batch, int], None],
+    ) -> None:
+        self._clock, self._service_ns, self._noise, self._done = clock, service_ns, noise, done
+        self._waiting: deque[Batch] = deque()
+        self._running: Batch | None = None
+        self.slowness = 1.0
+        self.alive = True
+        self.busy_ns = self.rows = 0
+
+    def __repr__(self) -> str:
+        state = "busy" if self._running else "idle"
+        return f"<Device {state}, {len(self._waiting)} waiting>"
+
+    @property
+    def load(self) -> int:
+        """Batches it holds."""
+        return len(self._waiting) + (self._running is not None)
+
+    def submit(self, batch: Batch) -> bool:
+        """False when the device is dead."""
+        if not self.alive:
+            return False
+        if self._running is None:
+            self._run(batch)
+        else:
+            self._waiting.append(batch)
+        return True
+
+    def die(self) -> list[Batch]:
+        """What it held, all of it lost."""
+        running = [self._running] if self._running else []
+        held = [*running, *self._waiting]
+        self._waiting.clear()
+        self._running = None
+        self.alive = False
+        return held
+
+    def revive(self) -> None:
+        self.alive = True
+
+    def _run(self, batch: Batch) -> None:
+        self._running = batch
+        batch.started_ns = self._clock.now_ns
+        took_ns = int(self._duration_ns(batch.rows) * self.slowness * self._noise())
+        self._clock.after(took_ns, lambda: self._finished(batch, took_ns))
+
+    def _duration_ns(self, rows: int) -> int:
+        """Larger work than the model runs at once is several runs."""
+        most = len(self._service_ns) - 1
+        whole, rest = divmod(rows, most)
+        return whole * self._service_ns[most] + (self._service_ns[rest] if rest else 0)
+
+    def _finished(self, batch: Batch, took_ns: int) -> None:
+        if self._running is not batch:
+            return  # it died meanwhile
+        self.busy_ns += took_ns
+        self.rows += batch.rows
+        self._running = None
+        if self._waiting:
+            self._run(self._waiting.popleft())
+        self._done(batch, took_ns)

@@ -1,0 +1,71 @@
+"""A front door in the simulator: the queue of one model, and what it may send."""
+
+from collections.abc import Callable
+
+from sits_scheduling.batching import BatchQueue, Capacity
+from sits_scheduling.entry import Entry
+from sits_sim.clock import Clock
+from sits_sim.device import Batch
+
+_SMOOTHING = 0.2
+
+
+class Front:
+    """Takes requests, sends batches while its credits last, gets the answers.
+
+    `window` and `instances` are its credits, as `sits_preprocess.dispatch_link` keeps them.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        clock: Clock,
+        queue: BatchQueue[int],
+        window: int,
+        instances: int,
+        send: Callable[[Batch], None],
+    ) -> None:
+        self.number, self._clock, self._queue, self._send = number, clock, queue, send
+        self._window, self._instances = window, instances
+        self._in_flight: dict[Batch, None] = {}
+        self._run_ns = self._last_result_ns = 0
+        self._wake_ns = 0
+
+    def __repr__(self) -> str:
+        return f"<Front {self.number} {self._queue!r}, {len(self._in_flight)} batches out>"
+
+    def arrive(self, entry: Entry[int]) -> None:
+        self._queue.add(entry)
+        self.pump()
+
+    def answered(self, batch: Batch, run_ns: int) -> None:
+        """A batch came back after it ran for `run_ns`."""
+        del self._in_flight[batch]
+        known = self._run_ns or run_ns
+        self._run_ns = int(known + _SMOOTHING * (run_ns - known))
+        self._last_result_ns = self._clock.now_ns
+        self.pump()
+
+    def pump(self) -> None:
+        """Send what may leave now, and look again when time alone may change that."""
+        now = self._clock.now_ns
+        while (reason := self._queue.should_close(now, self._capacity())) is not None:
+            closed = self._queue.take(reason, now)
+            batch = Batch(closed.items, closed.rows, closed.payload_bytes, self.number, now)
+            self._in_flight[batch] = None
+            self._send(batch)
+        wake = self._queue.next_wakeup_ns(now, self._capacity())
+        if wake is not None and not now < self._wake_ns <= wake:
+            self._wake_ns = max(wake, now + 1)
+            self._clock.after(self._wake_ns - now, self.pump)
+
+    def _capacity(self) -> Capacity:
+        """The same account as the front door's: the next instance is expected to be free one
+        run after the oldest unanswered batch left, or after the last answer."""
+        out = len(self._in_flight)
+        room, idle = self._window - out, self._instances - out
+        if self._run_ns == 0 or idle > 0:
+            return Capacity(max(0, room), max(0, idle), 0, self._run_ns)
+        oldest_ns = next(iter(self._in_flight)).closed_ns
+        free_ns = max(oldest_ns, self._last_result_ns) + self._run_ns
+        return Capacity(max(0, room), 0, free_ns, self._run_ns)

@@ -1,0 +1,70 @@
+"""What every run of a simulated mesh must hold, whatever is decided in it."""
+
+import numpy as np
+import pytest
+
+from sits_sim.ledger import End, Ledger
+from sits_sim.testing import batched, mesh, requests
+
+
+def outcome(load: float, seed: int) -> list[float]:
+    found = mesh(requests(load, seed), batched(seed=seed)).run().results()
+    return found.latency_ms.tolist()
+
+
+def test_the_same_seed_gives_the_same_run_and_another_gives_another() -> None:
+    assert outcome(1.0, seed=1) == outcome(1.0, seed=1)
+    assert outcome(1.0, seed=1) != outcome(1.0, seed=2)
+
+
+@pytest.mark.parametrize("load", [0.3, 1.0, 5.0])
+@pytest.mark.parametrize("strategy", ["round_robin", "least_loaded", "topo_aware"])
+def test_every_request_ends_once_and_all_load_is_released(strategy: str, load: float) -> None:
+    simulated = mesh(requests(load), batched(strategy))
+    results = simulated.run().results()
+    assert set(results.end.tolist()) == {End.ANSWERED}
+    assert simulated.dispatcher.table.batches_in_flight() == 0
+    assert all(device.load == 0 for device in simulated.devices)
+
+
+def test_a_second_end_of_a_request_is_an_error() -> None:
+    ledger = Ledger(requests(0.3))
+    ledger.close(0, End.ANSWERED, 1)
+    with pytest.raises(RuntimeError, match="request 0 ended twice: ANSWERED, EXPIRED"):
+        ledger.close(0, End.EXPIRED, 2)
+
+
+def test_a_request_without_an_end_is_an_error() -> None:
+    load = requests(0.3)
+    ledger = Ledger(load)
+    ledger.close(0, End.ANSWERED, 1)
+    with pytest.raises(RuntimeError, match=f"{len(load) - 1} requests were lost"):
+        ledger.results()
+
+
+def test_devices_are_as_busy_as_the_work_they_got() -> None:
+    """Single rows one after the other at 60 % of what the devices can do so."""
+    load = requests(0.6)
+    plan = batched()
+    unbatched = type(plan)("round_robin", type(plan.policy)(0), slots=0, fronts=plan.fronts)
+    simulated = mesh(load, unbatched)
+    simulated.run()
+    assert simulated.utilisation() == pytest.approx(0.6, rel=0.1)
+
+
+def test_batches_carry_more_than_devices_could_run_one_by_one() -> None:
+    simulated = mesh(requests(5.0), batched())
+    results = simulated.run().results()
+    assert results.attainment > 0.95
+    assert simulated.dispatcher.decisions < len(results) / 2
+
+
+def test_refused_requests_count_as_missed_and_not_as_fast() -> None:
+    load = requests(0.3, count=4)
+    ledger = Ledger(load)
+    for request in range(len(load)):
+        end = End.ANSWERED if request % 2 else End.REFUSED
+        ledger.close(request, end, int(load.at_ns[request]) + 1_000_000)
+    results = ledger.results()
+    assert results.attainment == pytest.approx(np.mean(results.end == End.ANSWERED))
+    assert results.percentile_ms(50) == pytest.approx(1.0)
