@@ -7,6 +7,7 @@ import pynvml
 import pytest
 import structlog
 
+from sits_core.redis_registry import MAX_RECORD_BYTES
 from sits_topology.affinity import Knowledge, LinkKind
 from sits_topology.model import DeviceKind, Health, Topology, TopologyError
 from sits_topology.nvml import NvmlSource
@@ -276,6 +277,31 @@ def test_slices_reach_each_other_through_the_host_only(two_nodes):
     assert facts(topology, "MIG-a", "MIG-b") == (LinkKind.PHB, None, Knowledge.ABSENT)
     assert facts(topology, "MIG-a", "MIG-c") == (LinkKind.SYS, None, Knowledge.ABSENT)
     assert topology.device("MIG-a").health is Health.GOOD
+
+
+def test_that_slices_have_no_utilization_is_not_worth_a_log_line(one_node):
+    source = NvmlSource(one_node, FakeNvml([FakeCard(PCI[0], IDS[0], slices=SLICES)]))
+    with structlog.testing.capture_logs() as lines:
+        source.read()
+    assert lines == []
+
+
+def test_a_host_of_slices_and_nics_still_fits_into_redis(two_nodes):
+    for n in range(40):
+        address = f"pci0000:{n:02x}/0000:{n:02x}:01.0"
+        add_nic(two_nodes, f"mlx5_{n}", add_pci(two_nodes, address, n % 2), "infiniband")
+    tail = "0000-1111-2222-333333333333"
+    sliced = [
+        FakeCard(
+            PCI[n],
+            f"GPU-{n:08d}-{tail}",
+            slices=tuple(FakeSlice(f"MIG-{n:04d}{i:04d}-{tail}") for i in range(7)),
+        )
+        for n in range(8)
+    ]
+    snapshot = to_proto(read(FakeNvml(sliced), two_nodes), host="h" * 36, node_name="n" * 63)
+    assert sum(device.kind == DeviceKind.MIG.value for device in snapshot.devices) == 56
+    assert snapshot.ByteSize() < MAX_RECORD_BYTES
 
 
 def test_mig_without_slices_offers_nothing(one_node):

@@ -44,6 +44,18 @@ PCI = "PCI_BUS_ID"
         ("0,7,1", PCI, UNLIKE, [0]),
         ("0,,1", PCI, UNLIKE, [0]),
         ("0,0", PCI, UNLIKE, []),
+        ("1,1,0", PCI, UNLIKE, []),
+        ("0abc", PCI, UNLIKE, [0]),
+        ("1x,0", PCI, UNLIKE, [1, 0]),
+        ("0x1", PCI, UNLIKE, [0]),
+        ("+1", PCI, UNLIKE, [1]),
+        ("01", PCI, UNLIKE, [1]),
+        ("abc", PCI, UNLIKE, []),
+        ("GPU-1111b,0", PCI, UNLIKE, [1]),
+        ("0,GPU-1111b", PCI, UNLIKE, [0]),
+        ("GPU-1111b,GPU-1111bbbb", None, UNLIKE, []),
+        ("gpu-1111b", None, UNLIKE, []),
+        ("GPU-", None, UNLIKE, []),
         ("99999999999999999999", PCI, UNLIKE, []),
         ("GPU-1111bbbb-0000", None, UNLIKE, [1]),
         ("GPU-1111b", None, UNLIKE, [1]),
@@ -57,7 +69,9 @@ PCI = "PCI_BUS_ID"
         (None, None, [], []),
     ],
 )
-def test_the_forms_of_cuda_visible_devices(value, order, devices, shown):
+def test_cuda_visible_devices_is_read_as_the_driver_was_seen_to_read_it(
+    value, order, devices, shown
+):
     assert visible_devices(value, order, devices) == [devices[n] for n in shown]
 
 

@@ -96,7 +96,7 @@ def _slice(api: Nvml, handle: Handle, card: Gpu) -> Gpu | None:
     uuid = _text(questions, "uuid", lambda: api.nvmlDeviceGetUUID(handle))
     if not uuid:
         return None
-    questions.note("utilization", "NotSupported")
+    questions.note("utilization")
     device = replace(
         card.device,
         id=uuid,

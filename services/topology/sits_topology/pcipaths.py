@@ -13,8 +13,8 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _BUS_ID = re.compile(r"([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)(?:\.([0-7]))?")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
-MAX_NICS = 64
-"""A host may have hundreds of virtual functions; a snapshot must stay small."""
+MAX_NICS = 16
+"""More than any GPU board has beside it, and few enough for a snapshot to stay small."""
 
 
 def normal_bus_id(text: str) -> str:

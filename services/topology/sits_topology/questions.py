@@ -25,6 +25,9 @@ NOT_THERE = (
 )
 """How NVML says that a link or slice of this number does not exist."""
 
+BY_DESIGN = ""
+"""Cause of a fact that devices of this kind never have: missing, but nothing to log."""
+
 LOST = ("GpuIsLost", "ResetRequired")
 
 
@@ -61,7 +64,7 @@ class Questions:
             return None
         return answer
 
-    def note(self, fact: str, cause: str) -> None:
+    def note(self, fact: str, cause: str = BY_DESIGN) -> None:
         self.causes.setdefault(fact, cause)
 
     @property
@@ -81,7 +84,7 @@ class MissingLog:
         self._said: set[tuple[str, str]] = set()
 
     def tell(self, device: str, causes: dict[str, str]) -> None:
-        for cause in sorted(set(causes.values())):
+        for cause in sorted(set(causes.values()) - {BY_DESIGN}):
             if (device, cause) not in self._said:
                 self._said.add((device, cause))
                 facts = [fact for fact, why in causes.items() if why == cause]

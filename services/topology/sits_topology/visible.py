@@ -7,11 +7,12 @@ of the driver that NVML does not know. Equal cards keep their bus order under bo
 ones a number then means nothing here, and asking is refused, with the two ways out.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final, Protocol, TypeVar
 
 PCI_ORDER: Final = "PCI_BUS_ID"
-_NUMBER: Final = "0123456789"
+_NUMBER: Final = re.compile(r"\+?(\d{1,9})")
 
 
 class Card(Protocol):
@@ -34,16 +35,19 @@ def visible_devices(value: str | None, order: str | None, devices: Sequence[C]) 
     """The cards of `devices` that CUDA shows, in CUDA's order.
 
     `value` and `order` are CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER, None when unset;
-    `devices` are the cards and MIG slices that NVML lists in the same container. As the
-    driver does, reading stops at the first entry that names no card, and an entry given
-    twice leaves none. Of MIG slices only the first named is shown.
+    `devices` are the cards and MIG slices that NVML lists in the same container. As driver
+    580 was seen to do: reading stops at the first entry that names no card or is not of the
+    first one's form (number or UUID), a card given twice leaves none, a number ends at its
+    last digit (`0x1` is 0), and the beginning of a UUID will do if it fits one card. Of MIG
+    slices only the first named is shown (CUDA's documentation; not tried).
     """
     if value is None:
         return _in_cuda_order(order, devices) if len(devices) > 1 else list(devices)
+    entries = [entry.strip() for entry in value.split(",")]
     chosen: list[C] = []
-    for entry in value.split(","):
-        card = _named(entry.strip(), order, devices)
-        if card is None:
+    for entry in entries:
+        card = _named(entry, order, devices)
+        if card is None or _is_uuid(entry) != _is_uuid(entries[0]):
             break
         if card in chosen:
             return []
@@ -52,14 +56,18 @@ def visible_devices(value: str | None, order: str | None, devices: Sequence[C]) 
     return slices[:1] or chosen
 
 
+def _is_uuid(entry: str) -> bool:
+    return entry.startswith(("GPU-", "MIG-"))
+
+
 def _named(entry: str, order: str | None, devices: Sequence[C]) -> C | None:
-    if entry.startswith(("GPU-", "MIG-")):
+    if _is_uuid(entry):
         matches = [card for card in devices if card.id.lower().startswith(entry.lower())]
         return matches[0] if len(matches) == 1 else None
-    if not entry or entry.strip(_NUMBER):
+    number = _NUMBER.match(entry)
+    if number is None or int(number[1]) >= len(devices):
         return None
-    place = int(entry[:6])
-    return _in_cuda_order(order, devices)[place] if place < len(devices) else None
+    return _in_cuda_order(order, devices)[int(number[1])]
 
 
 def _in_cuda_order(order: str | None, devices: Sequence[C]) -> list[C]:
