@@ -11,8 +11,10 @@ from onnx import TensorProto, helper
 
 from sits_core.testing import free_port
 from sits_executor.app import serve
+from sits_executor.backends import builtin, choice
+from sits_executor.backends.base import Arrays, Backend, LoadSpec, Parameters
 from sits_executor.settings import ExecutorSettings
-from sits_executor.testing import TIMEOUT_S, FakeDispatcher
+from sits_executor.testing import TIMEOUT_S, FakeDispatcher, builtin_config
 
 Dims = Sequence[int | str | None]
 
@@ -88,6 +90,48 @@ class Running:
         self.address = settings.executor_bind
         self.metrics_url = f"http://{settings.executor_metrics_bind}/metrics"
         self.thread = threading.Thread(target=serve, args=(settings, self.stop), daemon=True)
+
+
+class Gate:
+    """A model that runs when it is let: deterministic in place of slow."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self._open.set()
+        self._arrived = threading.Semaphore(0)
+        self.config = builtin_config("identity").replace('"builtin"', '"gated"')
+
+    def close(self) -> None:
+        """Runs from now on wait. Call once the model is ready."""
+        self._open.clear()
+        self._arrived = threading.Semaphore(0)
+
+    def open(self) -> None:
+        self._open.set()
+
+    def wait_for_run(self) -> None:
+        """Until a run has begun, and is waiting."""
+        assert self._arrived.acquire(timeout=TIMEOUT_S), "no run began"
+
+    def load(self, spec: LoadSpec) -> Backend:
+        backend = builtin.load(spec)
+        run = backend.run
+
+        def gated(inputs: Arrays, parameters: Parameters) -> Arrays:
+            self._arrived.release()
+            assert self._open.wait(TIMEOUT_S), "the gate stayed closed"
+            return run(inputs, parameters)
+
+        backend.run = gated  # type: ignore[method-assign]
+        return backend
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    own = Gate()
+    monkeypatch.setitem(choice.BACKENDS, "gated", choice.Choice("gated", "gated", "", own.load))
+    yield own
+    own.open()
 
 
 Start = Callable[..., Any]

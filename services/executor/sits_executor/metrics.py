@@ -2,6 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from sits_core.errors import Cancelled, DeadlineExceeded
 from sits_core.metrics import BoundedLabel
 from sits_executor.answers import Run
 from sits_executor.batch import Batch
@@ -65,10 +66,6 @@ class ModelMetrics:
         if run.failed_runs:
             self._failed_runs.inc(run.failed_runs)
         for error in run.errors.values():
-            self.failed(error.reason, executed=run.execution > 0)
-
-    def failed(self, reason: str, *, executed: bool) -> None:
-        """A request ended in an error, with or without having been run."""
-        self._metrics.errors.labels(self._label, reason).inc()
-        if not executed:
-            self._metrics.dropped.labels(reason).inc()
+            self._metrics.errors.labels(self._label, error.reason).inc()
+            if run.execution == 0 or isinstance(error, Cancelled | DeadlineExceeded):
+                self._metrics.dropped.labels(error.reason).inc()

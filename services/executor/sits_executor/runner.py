@@ -15,7 +15,7 @@ from sits_executor.contract import Contract
 from sits_executor.metrics import ModelMetrics
 from sits_executor.payloads import Payloads
 from sits_executor.results import BadResult, Columns
-from sits_executor.safe import safe_cause
+from sits_executor.safe import detail, safe_cause
 from sits_executor.spans import Spans
 from sits_protos.v1.common_pb2 import Parameter
 from sits_protos.v1.link_pb2 import LinkMessage
@@ -54,8 +54,8 @@ class Runner:
             message = answers.result(batch, run, self._instance, self._contract.version)
         except SitsError as error:
             message = self._failed(batch, run, error)
-        except Exception as error:
-            log.exception("batch.broken", batch=repr(batch))
+        except Exception as error:  # noqa: BLE001 - an answer must go out whatever broke
+            log.error("batch.broken", batch=repr(batch), detail=detail(error))
             message = self._failed(batch, run, Internal(f"executor fault: {type(error).__name__}"))
         if not batch.answer(message):
             self._payloads.release(t.reference for t in run.outputs if t.HasField("reference"))
@@ -137,7 +137,7 @@ class Runner:
         return results.check(outputs, self._contract, rows), rows
 
     def _model_failed(self, batch: Batch, error: Exception) -> ModelFailed:
-        log.warning("model.failed", batch=repr(batch), exc_info=error)
+        log.warning("model.failed", batch=repr(batch), detail=detail(error))
         return ModelFailed(f"model '{self._contract.model}' failed: {safe_cause(error)}")
 
     def _failed(self, batch: Batch, run: Run, error: SitsError) -> LinkMessage:

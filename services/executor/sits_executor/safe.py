@@ -1,10 +1,12 @@
-"""Texts of foreign exceptions, made fit for clients: one line, short, no paths."""
+"""Texts of foreign exceptions: for clients one line, short, no paths; for the log more."""
 
 import re
+import traceback
 
 from sits_core.errors import safe_text
 
 _MAX_CHARACTERS = 400
+_MAX_DETAIL_CHARACTERS = 8000
 _PATH = re.compile(r"(?<![\w.])(?:~|\.\.?)?/[\w.+@%=~-]+(?:/[\w.+@%=~-]*)*")
 
 
@@ -13,6 +15,11 @@ def safe_cause(error: BaseException) -> str:
     first = str(error).strip().partition("\n")[0][:_MAX_CHARACTERS]
     kind = type(error).__name__
     return safe_text(f"{kind}: {hide_paths(first)}" if first else kind)
+
+
+def detail(error: BaseException) -> str:
+    """Traceback and text for our own log, cut: models put whole tensors into their texts."""
+    return "".join(traceback.format_exception(error))[:_MAX_DETAIL_CHARACTERS]
 
 
 def hide_paths(text: str) -> str:

@@ -42,6 +42,7 @@ class ModelFolder:
         return found
 
     def has(self, relative: str) -> bool:
+        check_relative(relative)
         return (self.path / relative).exists()
 
     def text(self, relative: str) -> str:

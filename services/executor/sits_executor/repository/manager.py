@@ -14,7 +14,7 @@ from sits_executor.repository.layout import ModelFolder, Repository, check_name
 from sits_executor.repository.loaded import LoadedModel
 from sits_executor.repository.loader import Loader, Plan
 from sits_executor.repository.uploads import Upload
-from sits_executor.safe import safe_cause
+from sits_executor.safe import detail, safe_cause
 from sits_protos.v1.link_pb2 import ModelEntry
 
 log = structlog.get_logger()
@@ -151,5 +151,5 @@ def _failure(name: str, error: Exception) -> SitsError:
     if isinstance(error, LoadError):
         log.warning("model.load_failed", model=name, cause=str(error))
         return LoadFailed(f"failed to load '{name}': {error}")
-    log.error("model.load_broken", model=name, exc_info=error)
+    log.error("model.load_broken", model=name, detail=detail(error))
     return Internal(f"failed to load '{name}': {safe_cause(error)}")
