@@ -1,5 +1,7 @@
 """Large messages, too large ones, and headers beyond all measure."""
 
+import queue
+
 import grpc
 import numpy as np
 import pytest
@@ -40,18 +42,46 @@ def test_a_request_over_the_limit_names_size_and_limit_and_the_next_one_works(se
     served.infer("any_UINT8", np.zeros(10, np.uint8))
 
 
+def test_bytes_of_unanswered_requests_are_bounded_over_all_calls(serve) -> None:
+    served = serve(preprocess_open_bytes=4 * MIB)
+    served.engine.hold = True
+    client, errors = served.client(), []
+    tensor = triton.InferInput("INPUT0", [MIB], "UINT8")
+    tensor.set_data_from_numpy(np.zeros(MIB, np.uint8))
+    for _ in range(6):
+        client.async_infer("any_UINT8", [tensor], lambda result, error: errors.append(error))
+    served.until(lambda: len(served.engine.taken) == 3 and len(errors) == 3)
+    for error in errors:
+        assert error.status() == "StatusCode.UNAVAILABLE"
+        assert "Exceeds maximum queue size" in error.message()
+    served.engine.finish_all()
+    served.until(lambda: len(errors) == 6)
+    assert served.front.inference.open_bytes == 0
+    served.engine.hold = False
+    served.infer("any_UINT8", np.zeros(MIB, np.uint8))
+
+
+def test_a_single_request_may_take_more_than_that(serve) -> None:
+    served = serve(preprocess_open_bytes=MIB)
+    served.infer("any_UINT8", np.zeros(3 * MIB, np.uint8))
+
+
 def test_a_stream_ends_with_that_status_and_the_next_stream_works(serve) -> None:
     served = serve(max_message_bytes=2 * MIB)
     with grpc.insecure_channel(served.address, options=UNLIMITED) as channel:
         method = channel.stream_stream(
             STREAM, pb.ModelInferRequest.SerializeToString, pb.ModelStreamInferResponse.FromString
         )
-        call = method(iter([blob(10), blob(3 * MIB), blob(10)]), timeout=20)
+        outgoing: queue.Queue = queue.Queue()
+        call = method(iter(outgoing.get, None), timeout=20)
+        outgoing.put(blob(10))
         assert not next(call).error_message
+        outgoing.put(blob(3 * MIB))
         with pytest.raises(grpc.RpcError) as caught:
             list(call)
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert str(2 * MIB) in caught.value.details()
+        outgoing.put(None)
         assert len(list(method(iter([blob(10)]), timeout=20))) == 1
     served.until(lambda: not served.front.servicer.streams)
 

@@ -60,7 +60,7 @@ def test_the_servers_own_limit_holds_for_requests_that_bring_none(serve) -> None
 def test_a_request_that_comes_too_late_is_refused_before_any_work(served) -> None:
     origin = served.front.inference.admission.origin(FakeCall(Deadline(1)))
     results = []
-    served.front.inference.start(lambda: pytest.fail("was read"), origin, results.append)
+    served.front.inference.start(lambda: pytest.fail("was read"), origin, 9, results.append)
     assert isinstance(results[0].error, DeadlineExceeded)
     assert not served.engine.taken
 

@@ -31,15 +31,17 @@ class Control(BaseControl):
     ) -> pb.GetStateResponse:
         state = super().GetState(request, context)
         state.ready = self._ready()
+        models = self._engine.catalog.models()
         for link in self._engine.links():
+            shared = any(link.shares_memory((model.name, model.version)) for model in models)
             state.peers.add(
                 hello=Hello(id=link.process_id),
                 address=link.address,
                 connected=True,
-                transport="grpc",
+                transport="shared-memory" if shared else "grpc",
                 batches_in_flight=len(link.in_flight),
             )
-        for model in self._engine.catalog.models():
+        for model in models:
             state.models.append(
                 ModelEntry(
                     name=model.name, version=model.version, state=model.state, reason=model.reason

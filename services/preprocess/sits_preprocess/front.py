@@ -14,7 +14,7 @@ from sits_preprocess.access import Access, read_api_keys
 from sits_preprocess.accounts import Accounts
 from sits_preprocess.admission import Admission
 from sits_preprocess.health import Health
-from sits_preprocess.inference import Engine, Inference
+from sits_preprocess.inference import Engine, Inference, OpenLimits
 from sits_preprocess.metadata import Metadata
 from sits_preprocess.methods import Methods, Services
 from sits_preprocess.reflection import Reflection
@@ -80,7 +80,8 @@ def build(
         settings.preprocess_default_timeout_s,
     )
     accounts = Accounts(registry, statistics, tracer)
-    inference = Inference(engine, admission, accounts, settings.max_message_bytes)
+    limits = OpenLimits(settings.max_message_bytes, settings.preprocess_open_bytes)
+    inference = Inference(engine, admission, accounts, limits)
     metadata = metadata_of(settings, engine)
 
     def ready() -> bool:

@@ -93,7 +93,10 @@ class InferBatches:
     def _infer(self, request: InferRequest, item: _Item) -> None:
         self._open.add(item)
         item.exchange = self._inference.start(
-            partial(draft_of, request), self._origin, partial(self._answered, item)
+            partial(draft_of, request),
+            self._origin,
+            item.releases.size_bytes,
+            partial(self._answered, item),
         )
         if self._tally.over:
             item.exchange.cancel()

@@ -72,7 +72,10 @@ class InferStream:
 
     def _start(self, message: bytes, place: _Place) -> None:
         place.exchange = self._inference.start(
-            lambda: draft_of(parse(message)), self._origin, partial(self._answered, place)
+            lambda: draft_of(parse(message)),
+            self._origin,
+            place.size_bytes,
+            partial(self._answered, place),
         )
         if self._tally.over:
             place.exchange.cancel()

@@ -1,7 +1,8 @@
 """The life of an inference request, whichever RPC brought it: read, check, submit, answer."""
 
+import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -37,37 +38,56 @@ class Engine(Protocol):
         ...
 
 
+class OpenLimits(NamedTuple):
+    """`open_bytes` of all requests that are not answered yet; one alone may be larger."""
+
+    message_bytes: int
+    open_bytes: int
+
+
 class Inference:
     """Answers every request exactly once. Safe from any thread; never blocks."""
 
     def __init__(
-        self, engine: Engine, admission: Admission, accounts: Accounts, max_message_bytes: int
+        self, engine: Engine, admission: Admission, accounts: Accounts, limits: OpenLimits
     ) -> None:
         self.engine, self.admission, self.accounts = engine, admission, accounts
-        self.max_message_bytes = max_message_bytes
-        self._open: set[Exchange] = set()
+        self.limits = limits
+        self._open: dict[Exchange, int] = {}
+        self._open_bytes = 0
+        self._lock = threading.Lock()
         self._draining = False
 
-    def start(self, read: Read, origin: Origin, reply: Reply) -> "Exchange":
-        """Take on a request; `reply` gets its result, refusals included, from any thread."""
+    def start(self, read: Read, origin: Origin, size_bytes: int, reply: Reply) -> "Exchange":
+        """Take on a request of so many bytes; `reply` gets its result, refusals included,
+        from any thread."""
         exchange = Exchange(self, origin, reply)
-        self._open.add(exchange)
         try:
-            self._check_open(origin, exchange)
+            self._open_up(exchange, origin, size_bytes)
             exchange.submit(read())
         except Exception as error:  # noqa: BLE001 - every request ends in one answer
             exchange.answered(Answer(error=shown(error)))
         return exchange
 
-    def _check_open(self, origin: Origin, exchange: "Exchange") -> None:
+    def _open_up(self, exchange: "Exchange", origin: Origin, size_bytes: int) -> None:
         """Before anything is read: late and unwanted requests cost next to nothing."""
         if origin.deadline is not None and origin.deadline.passed(exchange.known.received_ns):
             raise DeadlineExceeded("deadline had passed when the request arrived")
         if self._draining:
-            raise Unavailable(SHUTTING_DOWN)
+            raise Unavailable(SHUTTING_DOWN, reason="DRAINING")
+        with self._lock:
+            if self._open and self._open_bytes + size_bytes > self.limits.open_bytes:
+                raise Unavailable(
+                    f"Exceeds maximum queue size: {self._open_bytes} of "
+                    f"{self.limits.open_bytes} bytes are taken, the request has {size_bytes}",
+                    reason="QUEUE_FULL",
+                )
+            self._open[exchange] = size_bytes
+            self._open_bytes += size_bytes
 
     def forget(self, exchange: "Exchange") -> None:
-        self._open.discard(exchange)
+        with self._lock:
+            self._open_bytes -= self._open.pop(exchange, 0)
 
     def drain(self) -> None:
         """Refuse new requests from now on."""
@@ -76,6 +96,10 @@ class Inference:
     @property
     def draining(self) -> bool:
         return self._draining
+
+    @property
+    def open_bytes(self) -> int:
+        return self._open_bytes
 
     @property
     def open_requests(self) -> int:
@@ -122,7 +146,7 @@ class Exchange:
         if answer.error is not None or known.signature is None:
             return Result(known.id, error=answer.error or Internal("internal error"))
         try:
-            limit = self._inference.max_message_bytes
+            limit = self._inference.limits.message_bytes
             return result_of(known.id, known.signature, answer, known.wanted, limit)
         except Exception as error:  # noqa: BLE001 - every request ends in one answer
             return Result(known.id, error=shown(error))

@@ -74,7 +74,7 @@ class Servicer:
     def _infer(self, message: bytes, call: Call) -> None:
         origin = self._inference.admission.origin(call)
         exchange = self._inference.start(
-            lambda: draft_of(parse(message)), origin, partial(_respond, call)
+            lambda: draft_of(parse(message)), origin, len(message), partial(_respond, call)
         )
         call.on_cancel(exchange.cancel)
 

@@ -56,6 +56,11 @@ class PreprocessSettings(Settings):
         ge=1 << 20,
         description="bytes of unanswered requests a stream may have before it is not read further",
     )
+    preprocess_open_bytes: int = Field(
+        default=1 << 30,
+        ge=1 << 20,
+        description="bytes of all unanswered requests; beyond them new ones are refused",
+    )
     preprocess_batch_window_us: int = Field(
         default=0,
         ge=0,
