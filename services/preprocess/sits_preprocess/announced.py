@@ -1,7 +1,7 @@
 """The concrete catalog: what dispatchers announce, remembered through short absences."""
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from sits_core.clock import now_ns
@@ -20,6 +20,15 @@ _MAX_VERSION_DIGITS = 18
 class _Retained(NamedTuple):
     model: Model
     until_ns: int
+
+
+class _View(NamedTuple):
+    """All sources merged. `ready` by name and version, and by name alone for the newest;
+    `until_ns` 0 = until the next announcement."""
+
+    models: tuple[Model, ...] = ()
+    ready: Mapping[Key, Model] = {}
+    until_ns: int = 0
 
 
 class _Source:
@@ -43,6 +52,7 @@ class AnnouncedCatalog:
         self._patience_ns = int(patience_s * 1e9)
         self._sources: dict[str, _Source] = {}
         self._lock = threading.Lock()
+        self._view = _View()
 
     def announce(self, address: str, process_id: str, entries: Iterable[ModelEntry]) -> None:
         """Take over the catalog of the dispatcher at `address`, known as `process_id`."""
@@ -52,29 +62,44 @@ class AnnouncedCatalog:
             restarted = source.process_id not in ("", process_id)
             self._retain(source, fresh, restarted)
             source.process_id, source.models = process_id, fresh
+            self._view = self._merge(now_ns())
 
     def find(self, name: str, version: str) -> Model:
-        """See `sits_preprocess.catalog.Catalog.find`."""
+        """See `sits_preprocess.catalog.Catalog.find`. A dictionary access when all is well."""
+        view = self._current()
+        ready = view.ready.get((name, version))
+        if ready is not None:
+            return ready
         if version:
             check_version(name, version)
-        known = [m for m in self.models() if m.name == name]
+        known = [m for m in view.models if m.name == name]
         if not known:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         matching = [m for m in known if not version or m.version == version]
         if not matching:
             raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
-        ready = [m for m in matching if m.ready]
-        if ready:
-            return ready[-1]
         raise _not_ready(matching[-1], version)
 
     def models(self) -> list[Model]:
+        return list(self._current().models)
+
+    def _current(self) -> _View:
+        """The merged state; made anew when something retained has run out."""
+        if self._view.until_ns and now_ns() >= self._view.until_ns:
+            with self._lock:
+                self._view = self._merge(now_ns())
+        return self._view
+
+    def _merge(self, now: int) -> _View:
         best: dict[Key, Model] = {}
-        with self._lock:
-            for key, model in self._candidates(now_ns()):
-                if key not in best or (model.ready and not best[key].ready):
-                    best[key] = model
-        return sorted(best.values(), key=lambda m: (m.name, int(m.version)))
+        for key, model in self._candidates(now):
+            if key not in best or (model.ready and not best[key].ready):
+                best[key] = model
+        models = tuple(sorted(best.values(), key=lambda m: (m.name, int(m.version))))
+        ready = {(m.name, m.version): m for m in models if m.ready}
+        ready |= {(m.name, ""): m for m in models if m.ready}  # the last one is the newest
+        retained = [r.until_ns for s in self._sources.values() for r in s.retained.values()]
+        return _View(models, ready, min((t for t in retained if t > now), default=0))
 
     def _candidates(self, now: int) -> Iterator[tuple[Key, Model]]:
         for source in self._sources.values():
