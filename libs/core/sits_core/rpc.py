@@ -1,29 +1,22 @@
 """gRPC servers and channels of the mesh: options, tokens, health, reflection."""
 
 import hmac
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import grpc
-import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from sits_core.errors import SitsError
+from sits_core.interceptors import ErrorInterceptor, Interceptor, Metadata, TokenInterceptor
 from sits_core.settings import Settings, SettingsError, is_loopback
-
-log = structlog.get_logger()
 
 AUTHORIZATION = "authorization"
 SERVER_THREADS = 1024
-"""A long-lived stream holds a thread for its life; threads are made on demand."""
+"""A long-lived stream holds a thread for its life; threads are made on demand. Calls
+beyond are refused, since they might wait for ever."""
 
-if TYPE_CHECKING:
-    Interceptor = grpc.ServerInterceptor[Any, Any]
-    Handler = grpc.RpcMethodHandler[Any, Any]
-else:  # generic in the stubs only
-    Interceptor, Handler = grpc.ServerInterceptor, grpc.RpcMethodHandler
 Options = list[tuple[str, int | str]]
 
 
@@ -61,6 +54,8 @@ def channel_options(max_bytes: int) -> Options:
         ("grpc.min_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1_000),
         ("grpc.enable_retries", 0),
+        # A proxy meant for the internet must not get the mesh's traffic.
+        ("grpc.enable_http_proxy", 0),
         # One TCP connection each, so that links do not share flow control.
         ("grpc.use_local_subchannel_pool", 1),
     ]
@@ -74,7 +69,7 @@ def token_metadata(token: str | None) -> tuple[tuple[str, str], ...]:
     return () if token is None else ((AUTHORIZATION, f"Bearer {token}"),)
 
 
-def token_matches(metadata: Iterable[tuple[str, str | bytes]], tokens: Sequence[str]) -> bool:
+def token_matches(metadata: Metadata, tokens: Sequence[str]) -> bool:
     """Whether the call carries one of `tokens`; compares in constant time."""
     given = next((v for k, v in metadata if k == AUTHORIZATION), "")
     offered = given if isinstance(given, bytes) else given.encode()
@@ -91,65 +86,6 @@ def require_token_off_loopback(bind: str, settings: Settings, variable: str) -> 
         )
 
 
-class TokenInterceptor(Interceptor):
-    """Refuses calls without one of the tokens. Health checks and reflection need none."""
-
-    _OPEN = ("/grpc.health.v1.Health/", "/grpc.reflection.")
-
-    def __init__(self, tokens: Sequence[str]) -> None:
-        self._tokens = tokens
-        self._refusal = grpc.unary_unary_rpc_method_handler(_refuse)
-        self._stream_refusal = grpc.stream_stream_rpc_method_handler(_refuse)
-
-    def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Handler | None],
-        details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        if details.method.startswith(self._OPEN) or token_matches(
-            details.invocation_metadata, self._tokens
-        ):
-            return continuation(details)
-        handler = continuation(details)
-        streaming = handler is not None and handler.request_streaming
-        return self._stream_refusal if streaming else self._refusal
-
-
-def _refuse(_request: object, context: grpc.ServicerContext) -> Any:
-    context.abort(grpc.StatusCode.UNAUTHENTICATED, "this call needs a valid bearer token")
-
-
-class ErrorInterceptor(Interceptor):
-    """Turns `SitsError` into its status; anything unknown into INTERNAL without detail."""
-
-    def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Handler | None],
-        details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        handler = continuation(details)
-        if handler is None or handler.response_streaming or handler.request_streaming:
-            return handler
-        inner = handler.unary_unary
-        if inner is None:
-            return handler
-
-        def call(request: object, context: grpc.ServicerContext) -> Any:
-            try:
-                return inner(request, context)
-            except SitsError as error:
-                context.abort(error.status, error.message)
-            except Exception as error:
-                if type(error) is Exception:  # how context.abort() leaves a handler
-                    raise
-                log.exception("rpc.failed", method=details.method, error=type(error).__name__)
-                context.abort(grpc.StatusCode.INTERNAL, "internal error")
-
-        return grpc.unary_unary_rpc_method_handler(
-            call, handler.request_deserializer, handler.response_serializer
-        )
-
-
 class Server:
     """A threaded gRPC server with health and, if wanted, reflection.
 
@@ -160,11 +96,12 @@ class Server:
         self._bind, self._settings = bind, settings
         interceptors: list[Interceptor] = [ErrorInterceptor()]
         if tokens:
-            interceptors.insert(0, TokenInterceptor(tokens))
+            interceptors.insert(0, TokenInterceptor(lambda given: token_matches(given, tokens)))
         self._server = grpc.server(
             futures.ThreadPoolExecutor(SERVER_THREADS, thread_name_prefix="grpc"),
             interceptors=interceptors,
             options=server_options(settings.max_message_bytes),
+            maximum_concurrent_rpcs=SERVER_THREADS,
         )
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -183,8 +120,10 @@ class Server:
         self._names.append(name)
 
     def set_ready(self, ready: bool) -> None:
-        status = health_pb2.HealthCheckResponse
-        self._health.set("", status.SERVING if ready else status.NOT_SERVING)
+        """What health checks say, of the server and of each of its services."""
+        answer = health_pb2.HealthCheckResponse
+        for name in ("", *self._names):
+            self._health.set(name, answer.SERVING if ready else answer.NOT_SERVING)
 
     def start(self) -> None:
         if self._settings.reflection:
@@ -197,8 +136,8 @@ class Server:
             raise SettingsError(
                 f"cannot listen on {self._bind}: is another process using it?"
             ) from None
-        self._server.start()
         self.set_ready(False)
+        self._server.start()
 
     def stop(self, grace_s: float = 1.0) -> None:
         self._health.enter_graceful_shutdown()
