@@ -262,16 +262,16 @@ def test_an_abort_of_the_handler_stays_as_it_is(serve: Callable[..., str], kind:
 
 
 def test_a_caller_who_leaves_is_no_failure(serve: Callable[..., str]) -> None:
-    left = threading.Event()
+    entered, left = threading.Event(), threading.Event()
 
     def behaviour(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         context.add_callback(left.set)
+        entered.set()
         return b"".join(requests)
 
-    address, entered = serve(behaviour), threading.Event()
+    address = serve(behaviour)
 
     def silent() -> Iterator[bytes]:
-        entered.set()
         left.wait(30)
         yield from ()
 
@@ -350,7 +350,8 @@ def test_a_deadline_of_any_length_reaches_the_handler(
         assert left[0] is None or left[0] > 31_536_000
     else:
         assert left[0] is not None
-        assert given_s - 9 < left[0] <= given_s + 1
+        # gRPC sends eight digits at most: a year is rounded up to whole hours.
+        assert given_s - 9 < left[0] <= given_s * 1.01
 
 
 def test_a_taken_port_is_named(serve: Callable[..., str]) -> None:
