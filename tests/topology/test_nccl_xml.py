@@ -239,7 +239,7 @@ def test_a_nic_is_as_near_to_its_gpus_as_the_tree_says():
         ("<topology/>", "expected the root <system>"),
         ("<system/>", "has no <cpu>"),
         ('<system><cpu numaid="x"/></system>', "expected a number in numaid"),
-        ('<system><cpu numaid="0" affinity="zz"/></system>', "expected hexadecimal words"),
+        ('<system><cpu numaid="0" affinity="zz"/></system>', "expected 32-bit hexadecimal words"),
         (system('<pci busid="nowhere" class="0x030200"/>'), "expected a PCI address"),
         (system(gpu("0000:01:00.0", nvlink("0000:02:00.0", -1))), "expected a number in count"),
         (

@@ -90,6 +90,7 @@ QUERIES = {
     "nvmlDeviceGetCudaComputeCapability": "compute_capability",
     "nvmlDeviceGetMemoryAffinity": "numa_node",
     "nvmlDeviceGetMigMode": "mig_mode",
+    "nvmlDeviceGetNumaNodeId": "own_numa_node",
     "nvmlDeviceGetNvLinkState": "nvlink",
     "nvmlDeviceGetNvLinkRemoteDeviceType": "nvlink_remote_type",
     "nvmlDeviceGetTopologyCommonAncestor": "topology_ancestor",
@@ -104,7 +105,7 @@ CAUSES = [
     None,
 ]
 NOT_THERE = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument)
-MAY_NOT_EXIST = ("mig_mode", "nvlink", "nvlink_remote_type")
+MAY_NOT_EXIST = ("mig_mode", "own_numa_node", "nvlink", "nvlink_remote_type")
 
 
 def check_published(topology: Topology) -> None:
@@ -463,6 +464,14 @@ def test_a_memory_affinity_of_several_nodes_tells_no_node(two_nodes):
     link = topology.link(IDS[0], "cpu:0")
     assert (link.kind, link.knowledge) == (LinkKind.UNSPECIFIED, Knowledge.UNKNOWN)
     assert 0 < link_cost_s(link) < 1
+
+
+def test_a_card_whose_memory_is_a_numa_node_hangs_on_c2c_and_not_on_that_node(two_nodes):
+    topology = read(FakeNvml(cards(1, own_node=10, memory_nodes=(2,))), two_nodes)
+    assert topology.device(IDS[0]).numa_node == 1
+    near, far = topology.link(IDS[0], "cpu:1"), topology.link(IDS[0], "cpu:0")
+    assert (near.kind, far.kind) == (LinkKind.C2C, LinkKind.SYS)
+    assert link_cost_s(near) < link_cost_s(far)
 
 
 def test_an_idle_link_counts_with_its_highest_generation_and_its_width_of_now(one_node):

@@ -25,6 +25,8 @@ def parse_list(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         first, _, last = part.partition("-")
         numbers += _span(int(first), int(last or first), text)
+        if len(numbers) > MAX_NUMBER:
+            raise TopologyError(f"a list of more than {MAX_NUMBER} numbers: {text[:80]!r}")
     return tuple(numbers)
 
 
@@ -36,10 +38,9 @@ def _span(first: int, last: int, text: str) -> range:
 
 def parse_mask(text: str) -> tuple[int, ...]:
     """`0000ff00,000000ff` (32-bit hexadecimal words, highest first) → positions of set bits."""
-    try:
-        words = [int(word, 16) for word in text.split(",") if word.strip()]
-    except ValueError:
-        raise TopologyError(f"expected hexadecimal words, got {text[:80]!r}") from None
+    if not re.fullmatch(r"([0-9a-fA-F]{1,8}(,|$)){0,2048}", text):
+        raise TopologyError(f"expected 32-bit hexadecimal words, got {text[:80]!r}")
+    words = [int(word, 16) for word in text.split(",") if word]
     return from_words(reversed(words), 32)
 
 

@@ -41,7 +41,7 @@ def lanes(one: NvLinks, one_pci: str, other: NvLinks, other_pci: str) -> int:
     return direct or min(one.switched, other.switched)
 
 
-class Memory:
+class BestSeen:
     """What each GPU's NVLinks were at their best, to tell lost links from none.
 
     A GPU is also measured by its peers: cards of one name on one switch have the same

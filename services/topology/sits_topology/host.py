@@ -26,11 +26,12 @@ class Host:
 
     def links(self) -> Iterator[Link]:
         yield from cpu_links(self.cpus, self.distances)
-        yield from device_links(self.nics, self.cpus, self.distances)
+        for nic in self.nics:
+            yield from device_links(nic, self.cpus, self.distances)
 
-    def links_of(self, device: Device, path: PciPath | None) -> Iterator[Link]:
+    def links_of(self, device: Device, path: PciPath | None, on_c2c: bool) -> Iterator[Link]:
         """From a card to the CPU nodes and to the NICs."""
-        yield from device_links([device], self.cpus, self.distances)
+        yield from device_links(device, self.cpus, self.distances, on_c2c=on_c2c)
         for nic, nic_path in zip(self.nics, self.nic_paths, strict=True):
             kind = ancestor(path, nic_path)
             knowledge = Knowledge.KNOWN if kind is not LinkKind.UNSPECIFIED else Knowledge.UNKNOWN

@@ -1,6 +1,7 @@
 """Links that follow from where devices sit: between CPU nodes, and from devices to them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from sits_topology.affinity import SOCKET_GBPS, Knowledge, LinkKind
@@ -23,20 +24,18 @@ def cpu_links(cpus: Sequence[Device], distances: Distances) -> Iterator[Link]:
 
 
 def device_links(
-    devices: Sequence[Device], cpus: Sequence[Device], distances: Distances
+    device: Device, cpus: Sequence[Device], distances: Distances, *, on_c2c: bool = False
 ) -> Iterator[Link]:
-    """Each device with each CPU node: behind its host bridge, or across the sockets."""
-    for device in devices:
-        for cpu in cpus:
-            yield _to_cpu(device, cpu, distances)
-
-
-def _to_cpu(device: Device, cpu: Device, distances: Distances) -> Link:
-    if device.numa_node is None:
-        return pcie_link(device, cpu, LinkKind.UNSPECIFIED, Knowledge.UNKNOWN, distances)
-    near = device.numa_node == cpu.numa_node
-    kind = LinkKind.PHB if near else LinkKind.SYS
-    return pcie_link(device, cpu, kind, Knowledge.KNOWN, distances)
+    """To each CPU node: behind its host bridge (or on its C2C), or across the sockets."""
+    near = LinkKind.C2C if on_c2c else LinkKind.PHB
+    for cpu in cpus:
+        if device.numa_node is None:
+            kind, knowledge = LinkKind.UNSPECIFIED, Knowledge.UNKNOWN
+        else:
+            kind = near if device.numa_node == cpu.numa_node else LinkKind.SYS
+            knowledge = Knowledge.KNOWN
+        link = pcie_link(device, cpu, kind, knowledge, distances)
+        yield replace(link, bandwidth_gbps=None) if kind is LinkKind.C2C else link
 
 
 def pcie_link(

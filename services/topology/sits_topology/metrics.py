@@ -9,9 +9,8 @@ from prometheus_client.registry import Collector
 
 from sits_core.metrics import BoundedLabel
 from sits_protos.v1 import topology_pb2 as pb
+from sits_topology.model import MAX_DEVICES
 from sits_topology.store import SnapshotStore
-
-MAX_DEVICES = 256
 
 
 class PublishMetrics:

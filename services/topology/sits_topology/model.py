@@ -28,6 +28,10 @@ class Health(Enum):
     BAD = 3
 
 
+MAX_DEVICES = 256
+"""In a file; no host has as many, and work grows with their square."""
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """Something that runs batches or carries them. None = not known, which is not zero."""

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 from sits_topology.bandwidth import pcie_gbps
 from sits_topology.cpulist import parse_mask
-from sits_topology.model import TopologyError
+from sits_topology.model import MAX_DEVICES, TopologyError
 from sits_topology.pcipaths import normal_bus_id
 
 MAX_DEPTH = 32
@@ -71,6 +71,8 @@ def read_tree(text: str) -> Tree:
         devices += _devices(cpu, node, ())
     if not cpus:
         raise TopologyError("the <system> has no <cpu>: nothing to place devices by")
+    if len(devices) > MAX_DEVICES:
+        raise TopologyError(f"{len(devices)} devices: no host has more than {MAX_DEVICES}")
     return Tree(cpus, tuple(devices))
 
 

@@ -26,7 +26,8 @@ def read_nccl_xml(text: str) -> Topology:
     devices = {node: _device(node, index.get(node), known) for node in tree.devices}
     cpus = _cpu_nodes(tree)
     links = [*_pairs(devices), *cpu_links(cpus, {})]
-    links += device_links(list(devices.values()), cpus, {})
+    for device in devices.values():
+        links += device_links(device, cpus, {})
     return Topology((*devices.values(), *cpus), tuple(both_ways(links)), ("nccl-xml",))
 
 

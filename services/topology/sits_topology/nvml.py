@@ -6,7 +6,7 @@ from pathlib import Path
 import pynvml
 import structlog
 
-from sits_topology.fabric import Memory, NvLinks
+from sits_topology.fabric import BestSeen, NvLinks
 from sits_topology.health import judged, lost_card, lost_nvlinks
 from sits_topology.host import Host, read_host, topology_of
 from sits_topology.model import Device, DeviceKind, Topology, TopologyError
@@ -28,7 +28,7 @@ class NvmlSource:
     def __init__(self, sysfs: Path, api: Nvml = pynvml) -> None:
         self._sysfs, self._api = sysfs, api
         self._open = False
-        self._best = Memory()
+        self._best = BestSeen()
         self._missing = MissingLog()
         self._unreadable: set[int] = set()
 
@@ -51,7 +51,7 @@ class NvmlSource:
         )
         links = list(gpu_links(self._api, gpus, expected, host.distances))
         for gpu in gpus:
-            links += host.links_of(gpu.device, gpu.path)
+            links += host.links_of(gpu.device, gpu.path, gpu.on_c2c)
         devices = [self._finished(gpu, expected[gpu.device.id]) for gpu in gpus]
         return topology_of(host, devices, iter(links), ("nvml", "sysfs"))
 

@@ -28,6 +28,8 @@ class Gpu:
     nvlinks: NvLinks
     path: PciPath | None
     compute_capability: tuple[int, int] | None
+    on_c2c: bool
+    """Whether the card hangs on its CPU's C2C, as on Grace."""
 
 
 def read_card(api: Nvml, index: int, host: Host) -> list[Gpu]:
@@ -65,9 +67,14 @@ def _card(api: Nvml, handle: Handle, index: int, host: Host) -> Gpu | None:
         pcie_gbps=_pcie_gbps(api, handle, questions),
         utilization=_utilization(api, handle, questions),
     )
-    nvlinks = count_nvlinks(api, handle, host.sysfs, questions)
     return Gpu(
-        _with_memory(api, handle, device, questions), handle, questions, nvlinks, path, capability
+        device=_with_memory(api, handle, device, questions),
+        handle=handle,
+        questions=questions,
+        nvlinks=count_nvlinks(api, handle, host.sysfs, questions),
+        path=path,
+        compute_capability=capability,
+        on_c2c=_has_own_node(api, handle, questions),
     )
 
 
@@ -153,6 +160,14 @@ def _numa_node(
     )
     nodes = from_words(words or (), 64)
     return nodes[0] if len(nodes) == 1 else None
+
+
+def _has_own_node(api: Nvml, handle: Handle, questions: Questions) -> bool:
+    """Only memory on C2C is a NUMA node. Grace in CDMM mode has none: it reads as PCIe."""
+    node = questions.ask(
+        "own_numa_node", lambda: api.nvmlDeviceGetNumaNodeId(handle), may_not_exist=True
+    )
+    return node is not None
 
 
 def _bus_id(api: Nvml, handle: Handle, questions: Questions) -> str:

@@ -66,6 +66,8 @@ class FakeCard:
     slices: tuple[FakeSlice, ...] | None = None
     """None = MIG is off."""
     virtualization: int = 0
+    own_node: int | None = None
+    """NUMA node of its memory, on Grace."""
 
 
 @dataclass
@@ -97,7 +99,7 @@ class FakeNvml:
         return self._answer("nvmlDeviceGetHandleByIndex", lambda: self.cards[index])
 
     def nvmlDeviceGetUUID(self, handle: Handle, /) -> bytes | str:
-        return self._answer("nvmlDeviceGetUUID", lambda: _told(_either(handle).uuid))
+        return self._answer("nvmlDeviceGetUUID", lambda: _uuid(handle))
 
     def nvmlDeviceGetName(self, handle: Handle, /) -> bytes | str:
         return self._answer("nvmlDeviceGetName", lambda: _either(handle).name)
@@ -131,6 +133,9 @@ class FakeNvml:
             return nodes + [0] * (AFFINITY_WORDS - len(nodes))
 
         return self._answer("nvmlDeviceGetMemoryAffinity", answer)
+
+    def nvmlDeviceGetNumaNodeId(self, handle: Handle, /) -> int:
+        return self._answer("nvmlDeviceGetNumaNodeId", lambda: _own_node(handle))
 
     def nvmlDeviceGetVirtualizationMode(self, handle: Handle, /) -> int:
         name = "nvmlDeviceGetVirtualizationMode"
@@ -194,10 +199,18 @@ def _either(handle: Handle) -> FakeCard | FakeSlice:
     return handle if isinstance(handle, FakeSlice) else _card(handle)
 
 
-def _told(uuid: bytes | str | None) -> bytes | str:
+def _uuid(handle: Handle) -> bytes | str:
+    uuid = _either(handle).uuid
     if uuid is None:
         raise pynvml.NVMLError_NotSupported
     return uuid
+
+
+def _own_node(handle: Handle) -> int:
+    node = _card(handle).own_node
+    if node is None:
+        raise pynvml.NVMLError_NotSupported
+    return node
 
 
 def _nvlink(handle: Handle, link: int) -> FakeNvLink:

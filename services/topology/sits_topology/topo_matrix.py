@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from sits_topology.model import TopologyError
+from sits_topology.model import MAX_DEVICES, TopologyError
 
 CPU: Final = "CPU Affinity"
 NUMA: Final = "NUMA Affinity"
@@ -150,6 +150,8 @@ def _bad_cell(name: str, column: str, rest: str, got: int, wanted: int) -> str:
 
 
 def _check(matrix: Matrix) -> None:
+    if len(matrix.names) > MAX_DEVICES:
+        raise TopologyError(f"{len(matrix.names)} devices: no host has more than {MAX_DEVICES}")
     if len(set(matrix.names)) < len(matrix.names):
         raise TopologyError("the header names a device twice")
     absent = [gpu for gpu in matrix.gpus if gpu not in matrix.rows]

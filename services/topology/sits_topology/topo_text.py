@@ -10,7 +10,6 @@ Where matrix and affinity disagree:
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import combinations
 
 from sits_topology.affinity import Knowledge, LinkKind
@@ -36,7 +35,8 @@ def read_topo_text(text: str) -> Topology:
     cpus = _cpu_nodes(affinities.values())
     links = [*_links(matrix, devices, degraded), *cpu_links(cpus, {})]
     for name, device in devices.items():
-        links += _host_links(device, affinities.get(name, Affinity()), cpus)
+        affinity = affinities.get(name, Affinity())
+        links += device_links(device, cpus, {}, on_c2c=affinity.gpu_numa_node is not None)
     return Topology((*devices.values(), *cpus), tuple(both_ways(links)), ("topo-m",))
 
 
@@ -79,12 +79,6 @@ def _cpu_nodes(affinities: Iterable[Affinity]) -> list[Device]:
         )
         for node in sorted(cpus)
     ]
-
-
-def _host_links(device: Device, affinity: Affinity, cpus: list[Device]) -> Iterator[Link]:
-    for link in device_links([device], cpus, {}):
-        on_c2c = affinity.gpu_numa_node is not None and link.kind is LinkKind.PHB
-        yield replace(link, kind=LinkKind.C2C) if on_c2c else link
 
 
 def _nvlink_counts(matrix: Matrix) -> dict[Pair, int]:
