@@ -19,6 +19,7 @@ from sits_cli import ports
 pytestmark = pytest.mark.mesh
 
 WAIT_S = 60.0
+END = ""
 STATUS_VARIABLES = ("SITS_PREPROCESS_BIND", "SITS_DISPATCHER_BIND", "SITS_TOPOLOGY_BIND")
 
 
@@ -59,13 +60,15 @@ class Up:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._lines.put(line)
+        self._lines.put(END)
 
     def wait_for(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The next event that is `wanted`."""
         give_up = time.monotonic() + WAIT_S
         while True:
-            left = give_up - time.monotonic()
-            event: dict[str, Any] = json.loads(self._lines.get(timeout=max(0.01, left)))
+            line = self._lines.get(timeout=max(0.01, give_up - time.monotonic()))
+            assert line != END, self.ended()
+            event: dict[str, Any] = json.loads(line)
             self.events.append(event)
             if wanted(event):
                 return event
@@ -82,7 +85,8 @@ class Up:
         status = self._process.wait(WAIT_S)
         self._reader.join(WAIT_S)
         while not self._lines.empty():
-            self.events.append(json.loads(self._lines.get()))
+            if (line := self._lines.get()) != END:
+                self.events.append(json.loads(line))
         assert self._process.stderr is not None
         return status, self._process.stderr.read()
 

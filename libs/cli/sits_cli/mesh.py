@@ -1,25 +1,23 @@
 """The whole mesh on this machine: four kinds of service and Redis, as children of ours."""
 
-import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Self
 
 from sits_cli import health, redis_keeper
+from sits_cli.plan import Plan
 from sits_cli.ports import AddressBook
 from sits_cli.redis_keeper import RedisKeeper
-from sits_cli.supervisor import Event, Program, Supervisor, ignore, last_lines
+from sits_cli.supervisor import Event, Supervisor, ignore, last_lines
 from sits_core.settings import SettingsError
+
+__all__ = ["Mesh", "MeshFailed", "Plan", "ServiceState"]
 
 POLL_S = 0.05
 MAX_RESTARTS_BEFORE_READY = 3
-OWN_PREFIX = "SITS_CLI_"
-"""Variables of this command, which the services do not know."""
 
 
 class MeshFailed(Exception):
@@ -36,80 +34,6 @@ class ServiceState:
     ready: bool
     restarts: int
     log: str
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to run. `env` holds variables for all services, `service_env` those of one
-    (by name, such as "executor-0"; "executor" is all executors)."""
-
-    addresses: AddressBook
-    models: Path = Path("models")
-    log_dir: Path = Path(".sits/logs")
-    redis_url: str | None = None
-    private_redis: bool = True
-    restart: bool = True
-    env: Mapping[str, str] = field(default_factory=dict)
-    service_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-
-    @property
-    def loads_models(self) -> bool:
-        """Whether executors load anything at start; without, the front door is never ready."""
-        everywhere = {**os.environ, **self.env, **self.service_env.get("executor", {})}
-        return everywhere.get("SITS_EXECUTOR_LOAD") != "none"
-
-    def programs(self, redis_url: str | None) -> list[Program]:
-        """In the order they start; they stop in the reverse, the front door first."""
-        return [self._program(name, own, redis_url) for name, own in self._own_env(redis_url)]
-
-    def _own_env(self, redis_url: str | None) -> Iterator[tuple[str, dict[str, str]]]:
-        book = self.addresses
-        yield (
-            "topology",
-            {
-                "SITS_TOPOLOGY_BIND": book.topology,
-                "SITS_TOPOLOGY_METRICS_BIND": book.topology_metrics,
-            },
-        )
-        for number, (bind, metrics) in enumerate(book.executors):
-            yield (
-                f"executor-{number}",
-                {
-                    "SITS_EXECUTOR_BIND": bind,
-                    "SITS_EXECUTOR_METRICS_BIND": metrics,
-                    "SITS_EXECUTOR_MODEL_REPOSITORY": str(self.models),
-                },
-            )
-        yield (
-            "dispatcher",
-            {
-                "SITS_DISPATCHER_BIND": book.dispatcher,
-                "SITS_DISPATCHER_ADMIN_BIND": book.admin,
-                # Without Redis there are no leases to find them by.
-                "SITS_DISPATCHER_EXECUTORS": ""
-                if redis_url
-                else ",".join(bind for bind, _ in book.executors),
-            },
-        )
-        yield (
-            "preprocess",
-            {
-                "SITS_PREPROCESS_BIND": book.front,
-                "SITS_PREPROCESS_METRICS_BIND": book.front_metrics,
-                "SITS_PREPROCESS_CONTROL_BIND": book.front_control,
-                "SITS_PREPROCESS_DISPATCHERS": book.dispatcher,
-            },
-        )
-
-    def _program(self, name: str, own: Mapping[str, str], redis_url: str | None) -> Program:
-        kind = name.partition("-")[0]
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(OWN_PREFIX)}
-        inherited.pop("SITS_REDIS_URL", None)
-        redis = {"SITS_REDIS_URL": redis_url} if redis_url else {}
-        env = inherited | redis | dict(own) | dict(self.env)
-        env |= dict(self.service_env.get(kind, {})) | dict(self.service_env.get(name, {}))
-        argv = (sys.executable, "-m", f"sits_{kind}")
-        return Program(name, argv, env, self.log_dir / f"{name}.log")
 
 
 class Mesh:
