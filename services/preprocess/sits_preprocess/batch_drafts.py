@@ -7,10 +7,9 @@ from sits_preprocess.oip.draft import Draft
 from sits_preprocess.oip.limits import MAX_ID_CHARS, MAX_TENSORS, check_count, check_name
 from sits_preprocess.oip.outputs import Wanted, output_index
 from sits_preprocess.oip.parameters import sits_values
-from sits_preprocess.oip.reading import check_rank
 from sits_preprocess.oip.result import Result
 from sits_preprocess.oip.signature import Signature
-from sits_preprocess.oip.tensors import check_data, check_declared, in_model_order
+from sits_preprocess.oip.tensors import check_data, check_declared, check_rank, in_model_order
 from sits_preprocess.request import TensorData
 from sits_preprocess.shared_memory import Regions
 from sits_protos.v1.common_pb2 import Tensor

@@ -11,7 +11,6 @@ from sits_preprocess.oip.draft import Draft
 from sits_preprocess.oip.limits import (
     MAX_ID_CHARS,
     MAX_PARAMETERS,
-    MAX_RANK,
     MAX_TENSORS,
     check_count,
     check_name,
@@ -19,7 +18,13 @@ from sits_preprocess.oip.limits import (
 from sits_preprocess.oip.outputs import RegionRange, read_outputs, region_range
 from sits_preprocess.oip.parameters import oip_values
 from sits_preprocess.oip.signature import InputSpec, Signature
-from sits_preprocess.oip.tensors import check_data, check_declared, check_size, in_model_order
+from sits_preprocess.oip.tensors import (
+    check_data,
+    check_declared,
+    check_rank,
+    check_size,
+    in_model_order,
+)
 from sits_preprocess.request import TensorData
 from sits_preprocess.shared_memory import Regions
 from sits_protos.oip.grpc_service_pb2 import ModelInferRequest
@@ -74,13 +79,6 @@ def _read_inputs(
             f"got {len(raw)}"
         )
     return ordered
-
-
-def check_rank(name: str, rank: int) -> None:
-    if rank > MAX_RANK:
-        raise InvalidArgument(
-            f"input {name[:80]!r} has {rank} dimensions, expected at most {MAX_RANK}"
-        )
 
 
 def _data(

@@ -17,6 +17,14 @@ _BATCH_NOTE = (
 )
 
 
+def check_rank(name: str, rank: int) -> None:
+    """Before the shape is copied out of the message."""
+    if rank > MAX_RANK:
+        raise InvalidArgument(
+            f"input {name[:80]!r} has {rank} dimensions, expected at most {MAX_RANK}"
+        )
+
+
 def check_declared(
     signature: Signature, name: str, datatype: str, shape: tuple[int, ...]
 ) -> InputSpec:
@@ -55,17 +63,12 @@ def _check_shape(signature: Signature, spec: InputSpec, shape: tuple[int, ...]) 
 
 
 def _check_magnitude(model: str, name: str, shape: tuple[int, ...]) -> None:
-    if len(shape) > MAX_RANK:
-        raise InvalidArgument(
-            f"input '{name}' for model '{model}' has {len(shape)} dimensions, "
-            f"expected at most {MAX_RANK}"
-        )
-    if any(dim < 0 for dim in shape):
+    if shape and min(shape) < 0:
         raise InvalidArgument(
             f"unexpected shape for input '{name}' for model '{model}'. Expected every dimension "
             f"to be 0 or more, got {dims_text(shape)}"
         )
-    if math.prod(dim or 1 for dim in shape) > MAX_ELEMENTS:
+    if math.prod(shape if 0 not in shape else [dim or 1 for dim in shape]) > MAX_ELEMENTS:
         raise InvalidArgument(
             f"unexpected shape for input '{name}' for model '{model}'. Expected at most "
             f"{MAX_ELEMENTS} elements, got {dims_text(shape)}"
