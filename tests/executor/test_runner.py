@@ -3,22 +3,27 @@
 import itertools
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 from prometheus_client import CollectorRegistry
 
 from sits_channel.pool_reader import PoolReader
 from sits_core.clock import now_ns
 from sits_core.tracing import TraceContext, Tracer
 from sits_executor import batch as batches
+from sits_executor.backends import onnx
+from sits_executor.backends.base import LoadSpec
 from sits_executor.contract import Contract, TensorContract
 from sits_executor.metrics import Metrics
 from sits_executor.payloads import Payloads
 from sits_executor.runner import Runner
 from sits_executor.spans import Spans
 from sits_executor.testing import arrays_of, batch
+from sits_protos.oip.model_config_pb2 import ModelConfig
 from sits_protos.v1.link_pb2 import LinkMessage, RequestHeader
 
 CONTRACT = Contract(
@@ -259,6 +264,28 @@ def test_no_row_of_an_earlier_run_ever_shows(bench: Any) -> None:
         width = sizes.choice([15, 20])
         rows = [rng.random((sizes.randint(1, 8), width), np.float32) for _ in range(3)]
         result = own.run(batch(round_number, "m", rows))
+        expected = np.concatenate(rows).sum(axis=1, keepdims=True)
+        np.testing.assert_array_equal(arrays_of(result)["y"], expected)
+
+
+def test_no_row_of_an_earlier_run_shows_on_onnx_runtime(
+    bench: Any, tmp_path: Path, onnx_models: Any
+) -> None:
+    axes = helper.make_tensor("axes", TensorProto.INT64, [1], [1])
+    model = onnx_models.graph(
+        [helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=1)],
+        [("x", TensorProto.FLOAT, ["b", "n"])],
+        [("y", TensorProto.FLOAT, ["b", 1])],
+        [axes],
+    )
+    (tmp_path / "model.onnx").write_bytes(model)
+    spec = LoadSpec("m", "1", tmp_path, "model.onnx", ModelConfig(), 1, 1, None)
+    backend = onnx.load(spec)
+    own, rng = bench(lambda a: backend.run({"x": a}, {})["y"]), np.random.default_rng(4)
+    sizes = itertools.cycle([8, 2, 8, 1, 5, 8])
+    for number, size in zip(range(500), sizes, strict=False):
+        rows = [rng.integers(0, 1000, (1, 15)).astype(np.float32) for _ in range(size)]
+        result = own.run(batch(number, "m", rows))
         expected = np.concatenate(rows).sum(axis=1, keepdims=True)
         np.testing.assert_array_equal(arrays_of(result)["y"], expected)
 

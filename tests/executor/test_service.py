@@ -392,6 +392,26 @@ def test_many_links_open_and_close_without_leaving_threads(repository: Path, lin
         assert threading.active_count() <= before + 40
 
 
+def test_the_executor_stops_in_time_with_fifty_links_open(repository: Path, executor: Any) -> None:
+    with executor() as running:
+        channel = grpc.insecure_channel(running.address)
+        grpc.channel_ready_future(channel).result(TIMEOUT_S)
+        link = channel.stream_stream("/sits.v1.Execute/Link", None, None)
+        go = threading.Event()
+        calls = [link(iter(lambda: go.wait() and b"", b"")) for _ in range(50)]
+        assert all(LinkMessage.FromString(next(call)).HasField("hello") for call in calls)
+        started_ns = now_ns()
+        running.stop.set()
+        running.thread.join(TIMEOUT_S)
+        took_s = (now_ns() - started_ns) / 1e9
+        for call in calls:
+            with pytest.raises(grpc.RpcError):
+                list(call)
+        go.set()
+        channel.close()
+    assert took_s < running.settings.drain_grace_s + 10
+
+
 def _link_threads() -> int:
     return sum(thread.name.startswith("link ") for thread in threading.enumerate())
 

@@ -9,6 +9,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from sits_channel.link import link_handler
+from sits_channel.shared_memory import open_shared_memory
 from sits_core.identity import new_process_id
 from sits_core.keepers import LeaseKeeper
 from sits_core.metrics import ProcessRegistry, serve_metrics
@@ -20,7 +21,7 @@ from sits_executor import drain
 from sits_executor.control import Control
 from sits_executor.executor import Executor
 from sits_executor.identity import identify
-from sits_executor.memory import open_memory
+from sits_executor.payloads import Payloads
 from sits_executor.settings import ExecutorSettings
 from sits_protos.v1.control_pb2_grpc import add_ControlServicer_to_server
 from sits_protos.v1.link_pb2 import LinkMessage
@@ -39,10 +40,11 @@ def serve(settings: ExecutorSettings, stop: threading.Event) -> None:
         metrics_server = serve_metrics(settings.executor_metrics_bind, registry)
         stack.callback(metrics_server.shutdown)
         loaded = threading.Event()
-        lease = LeaseKeeper(
-            connect(settings, registry), lambda: executor.identity.lease(stop.is_set())
-        )
-        control = Control(executor, stop, loaded, lease if settings.redis_url else None)
+        shared = connect(settings, registry)
+        if shared is not None:
+            stack.callback(shared.close)
+        lease = LeaseKeeper(shared, lambda: executor.identity.lease(stop.is_set()))
+        control = Control(executor, stop, loaded, lease if shared is not None else None)
         server = stack.enter_context(_server(settings, executor, control, stop))
         lease.start()
         stack.callback(lease.stop)
@@ -66,11 +68,14 @@ def open_executor(settings: ExecutorSettings, registry: CollectorRegistry) -> It
     """An executor with its shared memory and its tracer, started."""
     process_id = new_process_id("executor")
     with (
-        open_memory(settings, process_id) as memory,
+        open_shared_memory(
+            settings.shm_dir, settings.redis_prefix, process_id, settings.executor_pool_bytes
+        ) as memory,
         open_tracer("executor", settings, registry, process_id) as tracer,
     ):
         identity = identify(settings, process_id, memory.probe, memory.nonce)
-        executor = Executor(settings, identity, memory.payloads, tracer, registry)
+        payloads = Payloads(memory.reader, memory.pool, settings.executor_pool_threshold_bytes)
+        executor = Executor(settings, identity, payloads, tracer, registry)
         executor.start()
         try:
             yield executor

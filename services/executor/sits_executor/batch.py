@@ -13,7 +13,6 @@ from sits_protos.v1.link_pb2 import BatchHeader, LinkMessage, RequestHeader
 Drops = dict[int, SitsError]
 """Positions of requests that need not run, and why."""
 
-
 Answer = Callable[[LinkMessage], bool]
 
 
@@ -26,7 +25,8 @@ class Span(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """`answer` is called exactly once, with the whole result message. False = nobody is there.
+    """`answer` is called exactly once, with the whole result message; False = its outputs
+    went nowhere.
 
     `holder` is the link it came on, which owns the slots that its outputs take.
     """

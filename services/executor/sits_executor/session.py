@@ -60,26 +60,26 @@ class Session:
             batch.cancel(())
 
     def answer(self, message: LinkMessage) -> bool:
-        """Send a result. False when it was answered before, or the dispatcher is gone."""
+        """Send a result. False when its outputs went nowhere: it is too large for a message,
+        was answered before, or the dispatcher is gone."""
         if self._unanswered.pop(message.result.batch_id, None) is None:
             return False
+        fits = message.ByteSize() <= self._max_message_bytes - _FRAME_BYTES
+        sent = message if fits else self._too_large(message)
         self._results += 1
-        self._errors += message.result.HasField("error")
-        return self._send(self._fitting(message))
+        self._errors += sent.result.HasField("error")
+        return self._send(sent) and fits
 
     def refuse(self, header: BatchHeader, error: SitsError, received_ns: int) -> None:
         """Answer a batch that was never accepted."""
         stages = Stages(received_ns)
         self._send(answers.whole_failure(header, error, self._instance, stages))
 
-    def _fitting(self, message: LinkMessage) -> LinkMessage:
-        """A message over the limit would end the stream for all batches on it."""
-        size = message.ByteSize()
-        limit = self._max_message_bytes - _FRAME_BYTES
-        if size <= limit:
-            return message
+    def _too_large(self, message: LinkMessage) -> LinkMessage:
+        """An error instead: a message over the limit would end the stream for all on it."""
         error = ResourceExhausted(
-            f"the results of this batch have {size} bytes, the limit is {limit}",
+            f"the results of this batch have {message.ByteSize()} bytes, "
+            f"a message has at most {self._max_message_bytes} (SITS_MAX_MESSAGE_BYTES)",
             reason="RESULT_TOO_LARGE",
         )
         slim = LinkMessage(result=message.result)
