@@ -1,5 +1,6 @@
 """Open Inference Protocol datatypes, their NumPy types and the BYTES encoding."""
 
+import math
 import struct
 from collections.abc import Sequence
 from typing import Final
@@ -62,18 +63,25 @@ def encode(array: Array) -> bytes:
 
 
 def decode(data: bytes | memoryview, datatype: str, shape: Sequence[int]) -> Array:
-    """A read-only view of `data` (a new object array for BYTES). Sizes must already fit."""
+    """A read-only view of `data` (a new object array for BYTES). Sizes must already fit;
+    `InvalidArgument` where a BYTES payload holds another number of elements."""
     if datatype == BYTES:
-        flat = np.empty(_count(shape), dtype=object)
-        flat[:] = decode_bytes(data)
+        elements = decode_bytes(data)
+        if len(elements) != (count := math.prod(shape)):
+            raise InvalidArgument(f"expected {count} BYTES elements, got {len(elements)}")
+        flat = np.empty(len(elements), dtype=object)
+        flat[:] = elements
         return flat.reshape(shape)
     return np.frombuffer(data, dtype=NUMPY_TYPES[datatype]).reshape(shape)
 
 
 def encode_bytes(elements: Sequence[bytes | str]) -> bytes:
+    """Each element behind its length. Raises `TypeError` for anything but bytes and text."""
     parts: list[bytes] = []
     for element in elements:
-        raw = element.encode() if isinstance(element, str) else bytes(element)
+        raw = element.encode() if isinstance(element, str) else element
+        if not isinstance(raw, bytes):  # bytes(5) would be five zeros
+            raise TypeError(f"expected bytes or text in a BYTES array, got {type(raw).__name__}")
         parts += (_LENGTH.pack(len(raw)), raw)
     return b"".join(parts)
 
@@ -97,10 +105,3 @@ def decode_bytes(data: bytes | memoryview) -> list[bytes]:
         elements.append(bytes(view[position : position + length]))
         position += length
     return elements
-
-
-def _count(shape: Sequence[int]) -> int:
-    count = 1
-    for dim in shape:
-        count *= dim
-    return count
