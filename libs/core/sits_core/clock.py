@@ -21,7 +21,7 @@ class Deadline(NamedTuple):
     @classmethod
     def after(cls, seconds: float, now: int | None = None) -> "Deadline":
         """`seconds` from `now` (Unix ns). A year is as good as for ever; less than 0 is 0."""
-        bounded = min(max(seconds, 0.0), 31_536_000.0)
+        bounded = min(max(0.0, seconds), 31_536_000.0)  # in this order NaN is 0 too
         return cls((now_ns() if now is None else now) + int(bounded * 1e9))
 
     def left_s(self, now: int | None = None) -> float:

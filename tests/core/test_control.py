@@ -1,0 +1,80 @@
+"""What every service answers about itself."""
+
+import threading
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from sits_core.control import BaseControl
+from sits_core.rpc import Server, open_channel
+from sits_core.settings import Settings
+from sits_core.tracing import TraceContext, Tracer
+from sits_protos.v1 import control_pb2 as pb
+from sits_protos.v1.control_pb2_grpc import ControlStub, add_ControlServicer_to_server
+from sits_protos.v1.link_pb2 import Hello, Role
+
+HELLO = Hello(role=Role.ROLE_EXECUTOR, id="executor-1")
+
+
+class Mesh:
+    def __init__(self, stub: ControlStub, tracer: Tracer, drain: threading.Event) -> None:
+        self.stub, self.tracer, self.drain = stub, tracer, drain
+
+
+@pytest.fixture
+def mesh() -> Iterator[Mesh]:
+    tracer, drain = Tracer("executor", 100, 1.0), threading.Event()
+    server = Server("127.0.0.1:0", Settings())
+    control = BaseControl(HELLO, tracer, drain)
+    server.add(add_ControlServicer_to_server, control, "sits.v1.Control")
+    with server, open_channel(f"127.0.0.1:{server.port}", Settings()) as channel:
+        yield Mesh(ControlStub(channel), tracer, drain)
+
+
+def test_state_says_who_it_is_and_that_it_never_saw_a_topology(mesh: Mesh) -> None:
+    state = mesh.stub.GetState(pb.GetStateRequest(), timeout=10)
+    assert (state.self, state.ready, state.topology_age_s) == (HELLO, True, -1)
+    assert state.started_unix_ns > 0
+
+
+def test_drain_is_passed_on_and_seen_in_the_state(mesh: Mesh) -> None:
+    mesh.stub.Drain(pb.DrainRequest(), timeout=10)
+    assert mesh.drain.is_set()
+    assert not mesh.stub.GetState(pb.GetStateRequest(), timeout=10).ready
+
+
+def test_spans_come_with_all_they_hold(mesh: Mesh) -> None:
+    trace, linked = mesh.tracer.new_trace(), TraceContext(b"l" * 16, b"s" * 8)
+    own = mesh.tracer.record(
+        "executor.infer", trace, 1, 5, {"rows": 4, "model": "m"}, links=(linked,), error="boom"
+    )
+    answer = mesh.stub.GetSpans(pb.GetSpansRequest(trace_id=trace.trace_id), timeout=10)
+    (span,) = answer.spans
+    assert answer.service == "executor"
+    assert (span.trace_id, span.span_id, span.parent_id) == (*own, bytes(8))
+    assert (span.name, span.start_unix_ns, span.end_unix_ns) == ("executor.infer", 1, 5)
+    assert dict(span.attributes) == {"rows": "4", "model": "m"}
+    assert [(link.trace_id, link.span_id) for link in span.links] == [linked]
+    assert span.error == "boom"
+
+
+def test_spans_are_those_of_one_trace_or_the_newest(mesh: Mesh) -> None:
+    traces = [mesh.tracer.new_trace() for _ in range(5)]
+    for number, trace in enumerate(traces):
+        mesh.tracer.record(f"span {number}", trace, 1, 2, {})
+
+    def names(**request: object) -> list[str]:
+        answer = mesh.stub.GetSpans(pb.GetSpansRequest(**request), timeout=10)
+        return [span.name for span in answer.spans]
+
+    assert names(trace_id=traces[2].trace_id) == ["span 2"]
+    assert names(limit=2) == ["span 3", "span 4"]
+    assert len(names()) == 5
+    assert names(trace_id=b"unknown") == []
+
+
+def test_calls_a_role_has_not_are_unimplemented(mesh: Mesh) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        mesh.stub.SetStrategy(pb.SetStrategyRequest(strategy="x"), timeout=10)
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
