@@ -1,5 +1,6 @@
 """Large tensors travel through shared memory where it is shared, inline where it is not."""
 
+import urllib.request
 from pathlib import Path
 
 import grpc
@@ -13,6 +14,7 @@ from sits_cli.mesh import Mesh, Plan
 from sits_core.testing import wait_until
 from sits_protos.v1.control_pb2 import GetStateRequest
 from sits_protos.v1.control_pb2_grpc import ControlStub
+from sits_protos.v1.link_pb2 import ROLE_TOPOLOGY
 
 pytestmark = pytest.mark.mesh
 
@@ -34,18 +36,16 @@ def infer(mesh: Mesh, megabytes: float, count: int = 1) -> None:
 
 
 def metric(address: str, name: str) -> float:
-    import urllib.request
-
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as page:
         lines = page.read().decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
 def transports(mesh: Mesh) -> set[str]:
+    """How bytes travel on the dispatcher's links."""
     with grpc.insecure_channel(mesh.addresses.dispatcher) as channel:
-        return {
-            p.transport for p in ControlStub(channel).GetState(GetStateRequest(), timeout=5).peers
-        }
+        state = ControlStub(channel).GetState(GetStateRequest(), timeout=5)
+    return {peer.transport for peer in state.peers if peer.hello.role != ROLE_TOPOLOGY}
 
 
 def test_large_tensors_go_through_the_pool_and_its_slots_come_back(mesh: Mesh) -> None:

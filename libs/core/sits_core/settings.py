@@ -48,6 +48,11 @@ class Settings(BaseSettings):
         min_length=1,
         description="secret for control calls; without it they work on loopback only",
     )
+    advertise_host: str | None = Field(
+        default=None,
+        description="name or address at which other services reach this one; default: the host "
+        "of the bind, or this machine's name when it binds to all addresses",
+    )
     max_message_bytes: int = Field(
         default=256 << 20,
         ge=1 << 20,
@@ -57,6 +62,10 @@ class Settings(BaseSettings):
     shm_dir: str = Field(
         default="/dev/shm",  # noqa: S108 - this is where shared memory lives
         description="directory for payload pools, shared by services of one host",
+    )
+    force_grpc_links: bool = Field(
+        default=False,
+        description="no rings in shared memory between services; for tests and benchmarks",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="least severe log line written"
@@ -117,6 +126,17 @@ def host_of(address: str) -> str:
 def is_loopback(address: str) -> bool:
     """Whether only this machine can reach `address` (host:port, or unix:path)."""
     return address.startswith("unix:") or host_of(address) in LOOPBACK
+
+
+ANY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 - recognised, not bound to
+
+
+def advertised(bind: str, settings: Settings) -> str:
+    """host:port at which others reach what listens on `bind`."""
+    port = bind.rpartition(":")[2]
+    if settings.advertise_host is not None:
+        return f"{settings.advertise_host}:{port}"
+    return f"{node_name()}:{port}" if host_of(bind) in ANY_ADDRESS else bind
 
 
 def node_name() -> str:

@@ -13,6 +13,7 @@ from sits_core.metrics import ProcessRegistry
 from sits_core.process import run
 from sits_core.redis_registry import connect
 from sits_core.rpc import Server, open_channel, require_token_off_loopback, token_metadata
+from sits_core.settings import advertised
 from sits_core.telemetry import open_tracer
 from sits_core.tracing import Tracer
 from sits_dispatcher.admin import AdminServer, build
@@ -108,7 +109,7 @@ def hello(settings: DispatcherSettings) -> Hello:
         host=host_id(),
         numa_node=-1,
         software_version=version("sits-dispatcher"),
-        control_address=settings.dispatcher_bind,
+        control_address=advertised(settings.dispatcher_bind, settings),
     )
 
 

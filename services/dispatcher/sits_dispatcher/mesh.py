@@ -15,7 +15,8 @@ from sits_dispatcher.job import Front
 from sits_dispatcher.metrics import Metrics
 from sits_dispatcher.weights import Weights
 from sits_protos.v1.control_pb2 import GetStateResponse, PeerState
-from sits_protos.v1.link_pb2 import Credits, Role
+from sits_protos.v1.link_pb2 import Credits, Hello, Role
+from sits_protos.v1.registry_pb2 import Lease
 from sits_scheduling.strategies import STRATEGIES
 
 log = structlog.get_logger()
@@ -38,6 +39,7 @@ class Mesh:
         self.dispatcher, self.executors, self.fronts = dispatcher, executors, fronts
         self._weights, self._metrics = weights, metrics
         self.registry, self.static = registry, static
+        self._topologies: list[Lease] = []
         self._seen_strategies: Mapping[str, str] = {}
         self._telling = threading.Lock()
         self.redis_age_s: Callable[[], float] = lambda: math.inf
@@ -72,6 +74,7 @@ class Mesh:
             return
         leases = self.registry.leases(Role.ROLE_EXECUTOR)
         self.executors.follow([*self.static, *(lease.address for lease in leases)])
+        self._topologies = self.registry.leases(Role.ROLE_TOPOLOGY)
         weights = self._weights.update(self.registry.topologies())
         if weights is not None:
             with self.dispatcher.lock:
@@ -121,6 +124,7 @@ class Mesh:
         state.redis_connected = self.redis_age_s() < CONNECTED_S
         state.models.extend(self.executors.catalog().models)
         state.peers.extend(self._executor_states())
+        state.peers.extend(self._topology_states())
         state.peers.extend(
             PeerState(
                 hello=hello,
@@ -130,6 +134,23 @@ class Mesh:
             )
             for address, hello, front in self.fronts.hellos()
         )
+
+    def _topology_states(self) -> list[PeerState]:
+        """Not linked to us: known by their leases, heard of through Redis."""
+        return [
+            PeerState(
+                hello=Hello(
+                    role=lease.role,
+                    id=lease.id,
+                    host=lease.host,
+                    control_address=lease.control_address,
+                ),
+                address=lease.address,
+                connected=True,
+                transport="redis",
+            )
+            for lease in self._topologies
+        ]
 
     def _executor_states(self) -> list[PeerState]:
         states = []

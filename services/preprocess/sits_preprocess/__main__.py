@@ -14,6 +14,7 @@ from sits_core.keepers import Periodic
 from sits_core.metrics import ProcessRegistry, serve_metrics
 from sits_core.process import run
 from sits_core.rpc import Server, open_channel, require_token_off_loopback, token_metadata
+from sits_core.settings import advertised
 from sits_core.telemetry import open_tracer
 from sits_preprocess.control import Control
 from sits_preprocess.dispatchers import Dispatchers, split_addresses
@@ -113,7 +114,7 @@ def hello(settings: PreprocessSettings, process_id: str, memory: SharedMemory) -
         host=host_id(),
         numa_node=-1,
         software_version=version("sits-preprocess"),
-        control_address=settings.preprocess_control_bind,
+        control_address=advertised(settings.preprocess_control_bind, settings),
         shm_probe=memory.probe,
         shm_nonce=memory.nonce,
     )

@@ -4,14 +4,17 @@ import threading
 from contextlib import ExitStack
 from importlib.metadata import version
 
+from sits_core.clock import now_ns
 from sits_core.identity import host_id, new_process_id
-from sits_core.keepers import Periodic
+from sits_core.keepers import LeaseKeeper, Periodic
 from sits_core.metrics import ProcessRegistry, serve_metrics
 from sits_core.redis_registry import connect
 from sits_core.rpc import Server, require_token_off_loopback
+from sits_core.settings import advertised
 from sits_core.telemetry import open_tracer
 from sits_protos.v1.control_pb2_grpc import add_ControlServicer_to_server
 from sits_protos.v1.link_pb2 import ROLE_TOPOLOGY, Hello
+from sits_protos.v1.registry_pb2 import Lease
 from sits_protos.v1.topology_pb2_grpc import add_TopologyServicer_to_server
 from sits_topology.metrics import DeviceCollector, PublishMetrics
 from sits_topology.publisher import Publisher
@@ -27,13 +30,14 @@ def serve(settings: TopologySettings, stop: threading.Event) -> None:
     """Run until `stop`; ready once the first topology is read."""
     require_token_off_loopback(settings.topology_bind, settings, "SITS_TOPOLOGY_BIND")
     registry, store = ProcessRegistry(), SnapshotStore()
-    identity = hello(settings)
+    identity, started_ns = hello(settings), now_ns()
     with ExitStack() as stack:
         tracer = stack.enter_context(open_tracer("topology", settings, registry, identity.id))
+        shared = connect(settings, registry)
         publisher = Publisher(
             choose_source(settings.topology_source),
             store,
-            connect(settings, registry),
+            shared,
             tracer,
             PublishMetrics(registry),
         )
@@ -45,6 +49,9 @@ def serve(settings: TopologySettings, stop: threading.Event) -> None:
         keeper = Periodic(publisher.publish, settings.topology_period_s, "topology")
         stack.callback(keeper.stop)
         keeper.start()
+        lease = LeaseKeeper(shared, lambda: lease_of(identity, started_ns))
+        stack.callback(lease.stop)
+        lease.start()
         while store.newest is None and not stop.wait(FIRST_READ_POLL_S):
             pass
         server.set_ready(not stop.is_set())
@@ -69,5 +76,17 @@ def hello(settings: TopologySettings) -> Hello:
         host=host_id(),
         numa_node=-1,
         software_version=version("sits-topology"),
-        control_address=settings.topology_bind,
+        control_address=advertised(settings.topology_bind, settings),
+    )
+
+
+def lease_of(own: Hello, started_ns: int) -> Lease:
+    """How others find this service, to ask for its state and spans."""
+    return Lease(
+        role=own.role,
+        id=own.id,
+        address=own.control_address,
+        control_address=own.control_address,
+        host=own.host,
+        started_unix_ns=started_ns,
     )
