@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 
 import grpc
 import numpy as np
@@ -279,15 +280,27 @@ def test_open_streams_cost_no_threads(served) -> None:
 
 
 def test_stopping_ends_open_streams_within_the_grace(served) -> None:
-    with Stream(served.address) as stream:
-        stream.send(request("a"))
-        stream.read()
-        stopper = threading.Thread(target=served.front.stop, args=(0.2,))
-        stopper.start()
-        with pytest.raises(grpc.RpcError):
-            stream.read()
-        stopper.join(10)
-        assert not stopper.is_alive()
+    """50 of them, each with requests in flight and answers that nobody reads."""
+    with grpc.insecure_channel(served.address) as channel:
+        method = channel.stream_stream(
+            STREAM, pb.ModelInferRequest.SerializeToString, pb.ModelStreamInferResponse.FromString
+        )
+        gate = threading.Event()
+
+        def asking():
+            yield from (request(str(i)) for i in range(5))
+            gate.wait(30)
+
+        calls = [method(asking(), timeout=60) for _ in range(50)]
+        served.until(lambda: len(served.engine.taken) == 250)
+        started = time.monotonic()
+        served.front.stop(0.2)
+        assert time.monotonic() - started < 0.2 + 5
+        for call in calls:
+            with pytest.raises(grpc.RpcError):
+                list(call)
+        gate.set()
+    served.until(lambda: not served.front.servicer.streams)
 
 
 def test_draining_answers_what_came_and_ends_the_stream_with_a_retryable_status(served) -> None:
