@@ -22,6 +22,9 @@ from sits_protos.v1.link_pb2 import BatchHeader, Cancel, Hello, LinkMessage, Rel
 
 log = structlog.get_logger()
 
+_BATCH_TAG = wire.join(wire.BATCH, b"")[:1]
+"""How a batch starts. Batches are read whole, without the copies that splitting makes."""
+
 
 class ExecuteListener:
     """All links of this executor. A broken message never ends a link that works otherwise."""
@@ -64,7 +67,10 @@ class ExecuteListener:
     def received(self, link: Link, message: bytes) -> None:
         session = self._sessions[link]
         try:
-            self._handle(session, wire.split(message), message)
+            if message.startswith(_BATCH_TAG):
+                self._batch(session, message)
+            else:
+                self._handle(session, wire.split(message))
         except (wire.MalformedMessage, DecodeError) as error:
             self._metrics.malformed.inc()
             log.warning("link.malformed", peer=link.peer, error=str(error))
@@ -97,10 +103,8 @@ class ExecuteListener:
     def _catalog_message(self) -> bytes:
         return LinkMessage(catalog=self._catalog.message()).SerializeToString()
 
-    def _handle(self, session: Session, head: wire.Split, message: bytes) -> None:
+    def _handle(self, session: Session, head: wire.Split) -> None:
         match head.kind:
-            case wire.BATCH:
-                self._batch(session, BatchHeader.FromString(head.head), message)
             case wire.CANCEL:
                 self._cancel(session, Cancel.FromString(head.head))
             case wire.RELEASE:
@@ -113,17 +117,20 @@ class ExecuteListener:
                     f"an executor does not take messages of kind {head.kind}"
                 )
 
-    def _batch(self, session: Session, header: BatchHeader, message: bytes) -> None:
-        """Whatever is wrong with it: a header that could be read gets its answer."""
+    def _batch(self, session: Session, message: bytes) -> None:
+        """Whatever is wrong with it: a header that can be read gets its answer."""
         received_ns = now_ns()
         try:
             parsed = wire.parse(message)
-            batch = batches.from_message(parsed, received_ns, session.answer, session.holder)
         except wire.MalformedMessage:
+            header = BatchHeader.FromString(wire.split(message).head)
             self._metrics.malformed.inc()
             session.refuse(header, InvalidArgument("the batch cannot be read"), received_ns)
-        except SitsError as error:
-            session.refuse(header, error, received_ns)
+            return
+        try:
+            batch = batches.from_message(parsed, received_ns, session.answer, session.holder)
+        except InvalidArgument as error:
+            session.refuse(parsed.batch, error, received_ns)
         else:
             self._enqueue(session, batch)
 

@@ -40,7 +40,7 @@ _TYPES: Final = {
 _BF16_ONNX_TYPE = 16
 _CUDA = "CUDAExecutionProvider"
 _CPU = "CPUExecutionProvider"
-_ERRORS_ONLY = 3
+_FATAL_ONLY = 4
 
 
 class OnnxBackend:
@@ -138,7 +138,8 @@ def _require_cuda() -> None:
 
 def _options(spec: LoadSpec) -> ort.SessionOptions:
     options = ort.SessionOptions()
-    options.log_severity_level = _ERRORS_ONLY
+    # Errors come as exceptions, which we log ourselves.
+    options.log_severity_level = _FATAL_ONLY
     options.intra_op_num_threads = _count(spec, "intra_op_thread_count", spec.threads)
     options.inter_op_num_threads = _count(spec, "inter_op_thread_count", 1)
     # Spinning would take the CPU from the threads that serve the other models.
