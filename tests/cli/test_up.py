@@ -48,7 +48,7 @@ class Up:
         write_model(models, config)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "sits_cli", "up", "--json", "-n", "1", "--models", str(models),
-             "--log-dir", str(folder / "logs"), *options],
+             "--log-dir", str(folder / "logs"), "--timeout", f"{WAIT_S - 10:g}", *options],
             env=clean | self.binds | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
