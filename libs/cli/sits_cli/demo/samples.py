@@ -27,7 +27,8 @@ SKIPPED = {".git", ".venv", "__pycache__", "node_modules", "models", "build", "d
 PER_KIND = 6
 MIN_BYTES, MAX_BYTES = 400, 64 << 20
 """Shorter files say too little about themselves."""
-FROM_INSTALLATION = ("*.so", "*.css", "*.h", "*.html", "*.json", "*.pyc")
+FROM_INSTALLATION = ("*.so", "*.css", "*.h", "*.json", "*.pyc")
+"""Kinds that a suffix settles: packages' .html files are often templates for something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,8 @@ def _png(width: int) -> bytes:
     header = struct.pack(">IIBBBBB", width, width, 8, 0, 0, 0, 0)
     row = b"\0" + bytes(4 * x % 256 for x in range(width))
     pixels = zlib.compress(row * width)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    chunks = ((b"IHDR", header), (b"IDAT", pixels), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, body) for kind, body in chunks)
 
 
 def _wav() -> bytes:

@@ -48,7 +48,7 @@ def throughput(result: Throughput) -> None:
 
 def stages(result: Stages) -> None:
     print_table(
-        ("stage", Column("p50", right=True), Column("p99", right=True), Column("spans", right=True)),
+        ("stage", *(Column(title, right=True) for title in ("p50", "p99", "spans"))),
         (
             (stage.name, duration(stage.p50_s), duration(stage.p99_s), str(stage.count))
             for stage in result.stages
