@@ -5,6 +5,8 @@ The head is the first top-level field; `link.proto` says which fields lead.
 
 from typing import NamedTuple
 
+from google.protobuf.message import DecodeError
+
 from sits_protos.v1.link_pb2 import LinkMessage
 
 HELLO, CATALOG, CREDITS, CANCEL, RELEASE, BATCH, RESULT = 1, 2, 3, 4, 5, 8, 12
@@ -48,7 +50,7 @@ def parse(message: bytes) -> LinkMessage:
     """The whole message. Raises `MalformedMessage`."""
     try:
         return LinkMessage.FromString(message)
-    except Exception as error:  # protobuf's DecodeError has no stable import path
+    except DecodeError as error:
         raise MalformedMessage("not a link message") from error
 
 
