@@ -100,7 +100,7 @@ def load(cls: type[S], service: str, environ: dict[str, str] | None = None, **va
     nor this service's, nor prefixed with another service's name, is an error.
     """
     env = dict(os.environ if environ is None else environ)
-    others = tuple(f"SITS_{s.upper()}_" for s in SERVICES if s != service)
+    others = tuple(f"SITS_{s.upper()}_" for s in (*SERVICES, "cli") if s != service)
     known = {f"SITS_{name.upper()}": name for name in cls.model_fields}
     for name in sorted(env):
         if name.startswith("SITS_") and name not in known and not name.startswith(others):

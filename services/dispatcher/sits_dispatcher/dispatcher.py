@@ -13,6 +13,7 @@ from sits_channel.pool_reader import PoolReader, StaleReference
 from sits_core.clock import Deadline, now_ns
 from sits_core.errors import DeadlineExceeded, SitsError, Unavailable
 from sits_core.tracing import Tracer
+from sits_dispatcher import spans
 from sits_dispatcher.inlining import inlined
 from sits_dispatcher.job import Front, Job, Peer
 from sits_dispatcher.metrics import Metrics
@@ -203,7 +204,7 @@ class Dispatcher:
         self._in_flight[job.key] = job
         self._metrics.placed(placed, job)
         if job.header.trace_contexts:
-            self._trace(job, placed, started_ns)
+            spans.placed(self.tracer, job, placed, started_ns, self._weights.origins)
 
     def _outgoing(self, job: Job) -> bytes:
         header = BatchHeader()
@@ -220,6 +221,8 @@ class Dispatcher:
         header.times.dispatcher_received = job.received_ns
         header.times.dispatcher_sent = job.sent_ns
         header.times.dispatcher_returned = now_ns()
+        if job.header.trace_contexts and header.times.executor_sent:
+            spans.returned(self.tracer, job, header.times)
         if job.front.gone:
             return
         message = wire.join(wire.RESULT, header.SerializeToString(), body)
@@ -241,19 +244,6 @@ class Dispatcher:
         if peer is not None:
             message = LinkMessage(cancel=Cancel(batch_id=job.key, requests=own))
             peer.write(message.SerializeToString())
-
-    def _trace(self, job: Job, placed: Placed, started_ns: int) -> None:
-        attributes: dict[str, str | int | float] = {
-            "strategy": placed.strategy, "instance": placed.executor, "model": job.header.model,
-            "version": job.header.version, "batch_rows": job.header.rows, "moves": job.moves,
-            "waited_us": (started_ns - job.received_ns) // 1000,
-        }  # fmt: skip
-        attributes |= {f"score.{name}": round(value, 4) for name, value in placed.scores.items()}
-        for context in job.traces():
-            self.tracer.record(
-                "dispatcher.place", context, job.received_ns, job.sent_ns, attributes,
-                links=self._weights.origins,
-            )  # fmt: skip
 
 
 def _is(job: Job, front: Front, batch_id: int) -> bool:
