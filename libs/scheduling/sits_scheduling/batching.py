@@ -1,16 +1,18 @@
 """Batch forming: when a queue of requests becomes a batch, and what goes into it."""
 
-from collections import deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
-T = TypeVar("T")
+from sits_scheduling.entry import DEFAULT_PRIORITY as DEFAULT_PRIORITY
+from sits_scheduling.entry import URGENT_PRIORITY as URGENT_PRIORITY
+from sits_scheduling.entry import Entry as Entry
+from sits_scheduling.orders import Order, Priority
+from sits_scheduling.queueing import WorkQueue
+from sits_scheduling.tenants import Tenants
 
-URGENT_PRIORITY = 1
-DEFAULT_PRIORITY = 2
-"""Priority 0 on the wire means this one: 1 is above it, 3 and more are below."""
+T = TypeVar("T")
 
 PREFETCH_LEAD_NS = 1_000_000
 """A batch leaves this long before an instance is expected to be free: about what two
@@ -59,19 +61,6 @@ class Capacity(NamedTuple):
     service_ns: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class Entry(Generic[T]):
-    """A queued request as the batcher sees it. `deadline_ns` 0 = none."""
-
-    item: T
-    rows: int
-    payload_bytes: int
-    arrived_ns: int
-    deadline_ns: int = 0
-    priority: int = DEFAULT_PRIORITY
-    queued: bool = False
-
-
 class ClosedBatch(NamedTuple, Generic[T]):
     items: list[T]
     rows: int
@@ -80,51 +69,57 @@ class ClosedBatch(NamedTuple, Generic[T]):
 
 
 class BatchQueue(Generic[T]):
-    """Requests of one model that may share a run, most urgent first, then by arrival.
+    """Requests of one model that may share a run.
 
     The rule: a full batch leaves as soon as there is room; a smaller one when an instance
     is free or about to be, so that it grows while waiting gains nothing by leaving. With
     a window, the oldest request waits that long first. Urgent requests and deadlines cut
-    every wait short.
+    every wait short. A batch is filled in the order of a `WorkQueue`: tenants by their
+    weights, each one's requests by `order`.
 
-    Known weakness: strict priority inside one queue; fairness between tenants is decided
-    before requests get here.
+    Known weakness: a request that does not fit ends the batch, even when a smaller one
+    behind it would.
     """
 
-    def __init__(self, policy: BatchPolicy) -> None:
+    def __init__(
+        self, policy: BatchPolicy, order: Order | None = None, tenants: Tenants | None = None
+    ) -> None:
         self.policy = policy
-        self.rows = 0
-        self.payload_bytes = 0
-        self._by_priority: dict[int, deque[Entry[T]]] = {}
-        self._length = 0
+        quantum = float(max(1, policy.max_rows))
+        self._queue: WorkQueue[T] = WorkQueue(order or Priority(), tenants, quantum)
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._queue)
 
     def __repr__(self) -> str:
-        return f"<BatchQueue {self._length} requests, {self.rows} rows, {self.payload_bytes} bytes>"
+        return f"<BatchQueue {len(self)} requests, {self.rows} rows, {self.payload_bytes} bytes>"
+
+    @property
+    def rows(self) -> int:
+        return self._queue.rows
+
+    @property
+    def payload_bytes(self) -> int:
+        return self._queue.payload_bytes
 
     def add(self, entry: Entry[T]) -> None:
-        entry.queued = True
-        self._count(entry, 1)
-        self._by_priority.setdefault(entry.priority, deque()).append(entry)
+        self._queue.add(entry)
 
     def remove(self, entry: Entry[T]) -> bool:
         """Take `entry` out, e.g. when it is cancelled. False when it was not queued."""
-        if not entry.queued:
-            return False
-        entry.queued = False
-        self._count(entry, -1)
-        self._drop_dead_heads()
-        return True
+        return self._queue.remove(entry)
+
+    def set_order(self, order: Order) -> None:
+        """Another order from now on; nothing that waits is lost."""
+        self._queue.set_order(order)
 
     def oldest_ns(self) -> int:
         """Arrival of the longest waiting request. The queue must not be empty."""
-        return min(lane[0].arrived_ns for lane in self._by_priority.values() if lane)
+        return self._queue.oldest_ns()
 
     def should_close(self, now_ns: int, capacity: Capacity) -> CloseReason | None:
         """The reason to send a batch now, or None to wait."""
-        if not self._length or capacity.room <= 0:
+        if not len(self) or capacity.room <= 0:
             return None
         policy = self.policy
         if policy.max_rows == 0:
@@ -133,7 +128,7 @@ class BatchQueue(Generic[T]):
             return CloseReason.ROWS
         if self.payload_bytes >= policy.max_bytes:
             return CloseReason.BYTES
-        if self._urgent():
+        if self._queue.urgent:
             return CloseReason.URGENT
         if not self._instance_soon(now_ns, capacity):
             return None
@@ -141,7 +136,7 @@ class BatchQueue(Generic[T]):
 
     def next_wakeup_ns(self, now_ns: int, capacity: Capacity) -> int | None:
         """When `should_close` may turn true without any event; None = only after one."""
-        if not self._length or capacity.room <= 0:
+        if not len(self) or capacity.room <= 0:
             return None
         free_at = now_ns if capacity.idle > 0 else capacity.next_idle_ns - PREFETCH_LEAD_NS
         if capacity.idle <= 0 and capacity.next_idle_ns == 0:
@@ -151,23 +146,22 @@ class BatchQueue(Generic[T]):
         due = min(self.oldest_ns() + self.policy.window_ns, self._last_call_ns(capacity))
         return max(free_at, due)
 
-    def take(self, reason: CloseReason) -> ClosedBatch[T]:
+    def take(self, reason: CloseReason, now_ns: int = 0) -> ClosedBatch[T]:
         """Remove and return the next batch."""
         items: list[T] = []
         rows = size = 0
-        for entry in self._in_order():
+        while (entry := self._queue.first(now_ns)) is not None:
             if items and not self._fits(rows + entry.rows, size + entry.payload_bytes):
                 break
-            entry.queued = False
-            self._count(entry, -1)
+            self._queue.take(now_ns)
             items.append(entry.item)
             rows += entry.rows
             size += entry.payload_bytes
-        self._drop_dead_heads()
         return ClosedBatch(items, rows, size, reason)
 
     def entries(self) -> Iterator[Entry[T]]:
-        return self._in_order()
+        """All that waits, by arrival."""
+        return self._queue.entries()
 
     def _fits(self, rows: int, size: int) -> bool:
         return rows <= self.policy.max_rows and size <= self.policy.max_bytes
@@ -178,7 +172,7 @@ class BatchQueue(Generic[T]):
             return CloseReason.IDLE
         if policy.close_rows and self.rows >= policy.close_rows:
             return CloseReason.ROWS
-        if policy.close_requests and self._length >= policy.close_requests:
+        if policy.close_requests and len(self) >= policy.close_requests:
             return CloseReason.REQUESTS
         if policy.close_bytes and self.payload_bytes >= policy.close_bytes:
             return CloseReason.BYTES
@@ -196,28 +190,7 @@ class BatchQueue(Generic[T]):
 
     def _last_call_ns(self, capacity: Capacity) -> int:
         """Latest moment to send for the earliest deadline to be met."""
-        deadlines = [e.deadline_ns for e in self._in_order() if e.deadline_ns]
-        return min(deadlines) - 2 * capacity.service_ns if deadlines else 1 << 63
-
-    def _urgent(self) -> bool:
-        lane = self._by_priority.get(URGENT_PRIORITY)
-        return bool(lane)
-
-    def _in_order(self) -> Iterator[Entry[T]]:
-        for priority in sorted(self._by_priority):
-            yield from (e for e in self._by_priority[priority] if e.queued)
-
-    def _drop_dead_heads(self) -> None:
-        for priority, lane in list(self._by_priority.items()):
-            while lane and not lane[0].queued:
-                lane.popleft()
-            if not lane:
-                del self._by_priority[priority]
-
-    def _count(self, entry: Entry[T], sign: int) -> None:
-        self._length += sign
-        self.rows += sign * entry.rows
-        self.payload_bytes += sign * entry.payload_bytes
+        return self._queue.earliest_deadline_ns() - 2 * capacity.service_ns
 
 
 BatchKey = Hashable

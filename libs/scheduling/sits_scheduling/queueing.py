@@ -1,0 +1,221 @@
+"""Waiting work: fair between tenants, ordered within each, never lost by a switch of the order."""
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from itertools import count
+from typing import Generic, TypeVar
+
+from sits_scheduling.entry import URGENT_PRIORITY, Entry
+from sits_scheduling.orders import Order
+from sits_scheduling.tenants import DeficitRing, Tenant, Tenants, charge
+
+T = TypeVar("T")
+
+DEFAULT_QUANTUM = 64.0
+"""Rows of the largest micro-batch; queues whose cost is time need one in nanoseconds."""
+
+_COMPACT_FROM = 64
+_NEVER_NS = 1 << 63
+
+
+class _Lane(Generic[T]):
+    """One tenant's waiting work, a heap by the order's key. What left from the middle stays
+    in it until it surfaces; its ticket tells."""
+
+    __slots__ = ("cost", "deficit", "heap", "length", "tenant", "weight")
+
+    def __init__(self, tenant: Tenant) -> None:
+        self.tenant, self.weight = tenant, tenant.weight
+        self.heap: list[tuple[int, int, Entry[T]]] = []
+        self.deficit = self.cost = 0.0
+        self.length = 0
+
+    def head(self) -> Entry[T]:
+        heap = self.heap
+        while heap[0][2].ticket != heap[0][1]:
+            heapq.heappop(heap)
+        return heap[0][2]
+
+    def head_charge(self, now_ns: int) -> float:
+        head = self.head()
+        return charge(head.cost, head.level, now_ns - head.arrived_ns)
+
+    def charges(self) -> float:
+        """Of all that waits in it, before any aging."""
+        live = (entry for _, ticket, entry in self.heap if entry.ticket == ticket)
+        return sum(charge(entry.cost, entry.level, 0) for entry in live)
+
+
+class WorkQueue(Generic[T]):
+    """Entries that wait for a place, `DeficitRing` between tenants, an `Order` within each.
+
+    Without `tenants` everybody is one flow and the order alone decides. `rows`,
+    `payload_bytes` and `urgent` (how many are of the most urgent priority) are of what
+    waits. Not thread-safe.
+    Weakness: fair within this queue only; two models on the same GPUs are two queues.
+    """
+
+    def __init__(
+        self, order: Order, tenants: Tenants | None = None, quantum: float = DEFAULT_QUANTUM
+    ) -> None:
+        self.rows = self.payload_bytes = self.urgent = 0
+        self._order, self._tenants = order, tenants or Tenants()
+        self._ring: DeficitRing[_Lane[T]] = DeficitRing(quantum)
+        self._lanes: dict[str, _Lane[T]] = {}
+        self._arrivals: deque[tuple[int, Entry[T]]] = deque()
+        self._deadlines: list[tuple[int, int, Entry[T]]] = []
+        self._tickets = count(1)
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        waiting = ", ".join(f"{n} {lane.length}" for n, lane in self._lanes.items() if lane.length)
+        return f"<WorkQueue {self._order.name} {self._length} entries: {waiting or 'empty'}>"
+
+    # in and out
+
+    def add(self, entry: Entry[T]) -> None:
+        lane = self._lanes.get(entry.tenant) or self._lane(entry.tenant)
+        if not lane.length:
+            lane.heap.clear()
+            self._ring.join(lane)
+        self._ring.expect(entry.cost, entry.level)
+        self._count(lane, entry, 1)
+        entry.ticket = ticket = next(self._tickets)
+        heapq.heappush(lane.heap, (self._order.key(entry), ticket, entry))
+        self._arrivals.append((ticket, entry))
+        if entry.deadline_ns:
+            heapq.heappush(self._deadlines, (entry.deadline_ns, ticket, entry))
+
+    def remove(self, entry: Entry[T]) -> bool:
+        """Take `entry` out, e.g. when it is cancelled. False when it was not queued."""
+        if not entry.ticket:
+            return False
+        self._drop(self._lanes.get(entry.tenant) or self._lane(entry.tenant), entry)
+        return True
+
+    def first(self, now_ns: int = 0) -> Entry[T] | None:
+        """What `take` would return."""
+        lane = self._ring.next(now_ns)
+        return lane.head() if lane else None
+
+    def take(self, now_ns: int = 0) -> Entry[T] | None:
+        """The next entry, charged to its tenant; None when nothing waits."""
+        lane = self._ring.next(now_ns)
+        if lane is None:
+            return None
+        entry = lane.head()
+        if len(self._ring) > 1:
+            self._ring.charge(lane, lane.head_charge(now_ns))
+        self._drop(lane, entry)
+        return entry
+
+    def hopeless(self, now_ns: int, service_ns: int = 0) -> list[Entry[T]]:
+        """Take out what cannot be done by its deadline even if it started now."""
+        found: list[Entry[T]] = []
+        while self.earliest_deadline_ns() < now_ns + service_ns:
+            entry = self._deadlines[0][2]
+            self.remove(entry)
+            found.append(entry)
+        return found
+
+    def set_order(self, order: Order) -> None:
+        """Sort what waits anew. Nothing is lost, no tenant's turn is touched."""
+        self._order = order
+        for lane in self._lanes.values():
+            lane.heap = [
+                (order.key(entry), ticket, entry)
+                for _, ticket, entry in lane.heap
+                if entry.ticket == ticket
+            ]
+            heapq.heapify(lane.heap)
+
+    # what waits
+
+    @property
+    def order(self) -> Order:
+        return self._order
+
+    def entries(self) -> Iterator[Entry[T]]:
+        """All that waits, by arrival."""
+        return (entry for ticket, entry in list(self._arrivals) if entry.ticket == ticket)
+
+    def oldest_ns(self) -> int:
+        """Arrival of the longest waiting entry. The queue must not be empty."""
+        while self._arrivals[0][1].ticket != self._arrivals[0][0]:
+            self._arrivals.popleft()
+        return self._arrivals[0][1].arrived_ns
+
+    def earliest_deadline_ns(self) -> int:
+        """2^63 when nothing that waits has a deadline."""
+        while self._deadlines and self._deadlines[0][2].ticket != self._deadlines[0][1]:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else _NEVER_NS
+
+    def waiting_cost(self, tenant: str | None = None) -> float:
+        """Of one tenant's flow, or of all."""
+        if tenant is not None:
+            return self._lane(tenant).cost
+        return sum(lane.cost for lane in self._lanes.values())
+
+    def cost_ahead(self, tenant: str, cost: float) -> float:
+        """Expected cost served before a new entry, if no more work came.
+
+        The fluid limit of the ring: while this tenant is served its queue, every other
+        one is served its weight's part of that, or all it has.
+        """
+        own = self._lane(tenant)
+        share = (own.cost + cost) / own.weight
+        others = (
+            min(lane.cost, share * lane.weight)
+            for lane in self._lanes.values()
+            if lane is not own and lane.length
+        )
+        return own.cost + sum(others)
+
+    def cost_bound(self, tenant: str, cost: float, level: int) -> float:
+        """Cost that is served at most before a new entry, whatever comes after it, as long as
+        no larger piece comes and the order lets nothing of its own tenant overtake it."""
+        own = self._lane(tenant)
+        self._ring.expect(cost, level)
+        mine = charge(cost, level, 0)
+        all_lanes = [self._lane(t.name) for t in self._tenants.all()]
+        return self._ring.bound(own, own.charges() + mine, mine, all_lanes)
+
+    # steps
+
+    def _lane(self, name: str) -> _Lane[T]:
+        tenant = self._tenants.of(name)
+        lane = self._lanes.get(tenant.name)
+        if lane is None:
+            lane = self._lanes[tenant.name] = _Lane(tenant)
+        return lane
+
+    def _drop(self, lane: _Lane[T], entry: Entry[T]) -> None:
+        entry.ticket = 0
+        self._count(lane, entry, -1)
+        if not lane.length:
+            lane.cost = 0.0  # what rounding left
+            self._ring.leave(lane)
+        if len(self._arrivals) > 2 * self._length + _COMPACT_FROM:
+            self._compact()
+
+    def _count(self, lane: _Lane[T], entry: Entry[T], sign: int) -> None:
+        lane.length += sign
+        lane.cost += sign * entry.cost
+        self._length += sign
+        self.rows += sign * entry.rows
+        self.payload_bytes += sign * entry.payload_bytes
+        self.urgent += sign * (entry.priority <= URGENT_PRIORITY)
+
+    def _compact(self) -> None:
+        """Entries that left from the middle are forgotten once they outnumber the rest."""
+        self._arrivals = deque(item for item in self._arrivals if item[1].ticket == item[0])
+        self._deadlines = [item for item in self._deadlines if item[2].ticket == item[1]]
+        heapq.heapify(self._deadlines)
+        for lane in self._lanes.values():
+            lane.heap = [item for item in lane.heap if item[2].ticket == item[1]]
+            heapq.heapify(lane.heap)

@@ -1,0 +1,137 @@
+"""Waiting work leaves exactly once, in the order in force, whatever is switched or removed."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sits_scheduling.entry import Entry
+from sits_scheduling.orders import ORDERS, Deadline, Fifo, Priority
+from sits_scheduling.queueing import WorkQueue
+from sits_scheduling.tenants import Tenant, Tenants, Tier
+
+MS = 1_000_000
+
+
+def entry(name: str, at: int = 0, deadline: int = 0, priority: int = 2) -> Entry[str]:
+    return Entry(name, 1, 10, at, deadline, priority)
+
+
+def drain(queue: WorkQueue[str]) -> list[str]:
+    taken = []
+    while (found := queue.take()) is not None:
+        taken.append(found.item)
+    return taken
+
+
+def filled(order: str) -> WorkQueue[str]:
+    queue: WorkQueue[str] = WorkQueue(ORDERS[order]())
+    queue.add(entry("patient", at=0, deadline=900 * MS))
+    queue.add(entry("pressed", at=1 * MS, deadline=50 * MS))
+    queue.add(entry("urgent", at=2 * MS, deadline=500 * MS, priority=1))
+    return queue
+
+
+def test_each_order_decides_what_goes_first() -> None:
+    assert drain(filled("fifo")) == ["patient", "pressed", "urgent"]
+    assert drain(filled("deadline")) == ["pressed", "urgent", "patient"]
+    assert drain(filled("priority")) == ["urgent", "patient", "pressed"]
+
+
+def test_equal_keys_go_in_arrival_order() -> None:
+    queue: WorkQueue[str] = WorkQueue(Fifo())
+    for name in "abc":
+        queue.add(entry(name))
+    assert drain(queue) == ["a", "b", "c"]
+
+
+def test_low_priority_is_overtaken_only_for_its_level_times_the_step() -> None:
+    order = Priority(step_ns=10 * MS)
+    low = entry("low", at=0, priority=3)
+    assert order.key(entry("urgent", at=19 * MS, priority=1)) < order.key(low)
+    assert order.key(entry("urgent", at=21 * MS, priority=1)) > order.key(low)
+
+
+def test_work_without_a_deadline_is_not_starved_by_work_with_one() -> None:
+    order = Deadline(patience_ns=100 * MS)
+    patient = entry("patient", at=0)
+    assert order.key(patient) < order.key(entry("later", at=60 * MS, deadline=110 * MS))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["add", "take", "remove", "switch", "back", "hopeless"]),
+            st.integers(0, 5),
+            st.sampled_from(["a", "b", "c"]),
+        ),
+        max_size=120,
+    )
+)
+def test_every_entry_leaves_exactly_once_whatever_happens(
+    steps: list[tuple[str, int, str]],
+) -> None:
+    tenants = Tenants([Tenant("a", Tier.GOLD), Tenant("b", Tier.SILVER)])
+    queue: WorkQueue[int] = WorkQueue(Fifo(), tenants, 4.0)
+    waiting: list[Entry[int]] = []
+    left: list[int] = []
+    orders = sorted(ORDERS)
+    for now, (step, number, tenant) in enumerate(steps):
+        if step == "add":
+            made = Entry(now, 1 + number, 1, now, now + 5 * number, 1 + number, tenant)
+            queue.add(made)
+            waiting.append(made)
+        elif step == "take" and (taken := queue.take(now)) is not None:
+            left.append(taken.item)
+        elif step == "remove" and waiting:
+            gone = waiting[number % len(waiting)]
+            if queue.remove(gone):
+                left.append(gone.item)
+        elif step == "back" and waiting and not (again := waiting[number % len(waiting)]).queued:
+            left.remove(again.item)
+            queue.add(again)
+        elif step == "switch":
+            queue.set_order(ORDERS[orders[number % len(orders)]]())
+        elif step == "hopeless":
+            left += [late.item for late in queue.hopeless(now)]
+        assert queue.rows == sum(e.rows for e in waiting if e.queued)
+        assert sorted(e.item for e in queue.entries()) == sorted(
+            e.item for e in waiting if e.queued
+        )
+    while (taken := queue.take()) is not None:
+        left.append(taken.item)
+    assert sorted(left) == sorted(e.item for e in waiting)
+    assert (len(queue), queue.rows, queue.payload_bytes, queue.urgent) == (0, 0, 0, 0)
+    assert queue.waiting_cost() == 0
+
+
+def test_switching_the_order_keeps_what_waits() -> None:
+    queue = filled("fifo")
+    queue.set_order(Deadline())
+    assert drain(queue) == ["pressed", "urgent", "patient"]
+
+
+def test_hopeless_work_is_taken_out_before_it_wastes_an_instance() -> None:
+    queue = filled("fifo")
+    assert [e.item for e in queue.hopeless(45 * MS, service_ns=10 * MS)] == ["pressed"]
+    assert drain(queue) == ["patient", "urgent"]
+
+
+def test_the_oldest_and_the_earliest_deadline_are_of_what_still_waits() -> None:
+    queue: WorkQueue[str] = WorkQueue(Deadline())
+    first, second = entry("first", at=1, deadline=9), entry("second", at=2, deadline=50)
+    queue.add(first)
+    queue.add(second)
+    assert (queue.oldest_ns(), queue.earliest_deadline_ns()) == (1, 9)
+    queue.remove(first)
+    assert (queue.oldest_ns(), queue.earliest_deadline_ns()) == (2, 50)
+
+
+def test_removed_work_does_not_pile_up_behind_a_stuck_head() -> None:
+    queue: WorkQueue[int] = WorkQueue(Fifo())
+    queue.add(Entry(-1, 1, 1, 0))
+    for number in range(10_000):
+        made = Entry(number, 1, 1, 1, deadline_ns=5)
+        queue.add(made)
+        queue.remove(made)
+    assert len(queue) == 1
+    held = queue._lanes["other"].heap, queue._arrivals, queue._deadlines
+    assert all(len(kept) < 200 for kept in held)
