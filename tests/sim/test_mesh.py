@@ -49,7 +49,7 @@ def test_devices_are_as_busy_as_the_work_they_got() -> None:
     unbatched = type(plan)("round_robin", type(plan.policy)(0), slots=0, fronts=plan.fronts)
     simulated = mesh(load, unbatched)
     simulated.run()
-    assert simulated.utilisation() == pytest.approx(0.6, rel=0.1)
+    assert simulated.meter.utilisation == pytest.approx(0.6, rel=0.1)
 
 
 def test_batches_carry_more_than_devices_could_run_one_by_one() -> None:

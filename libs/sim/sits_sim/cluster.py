@@ -82,12 +82,17 @@ class Cluster:
         return link_times.network_us(table, len(members), per_node, size_bytes)
 
 
-PRESETS: Final[dict[int, dict[str, int]]] = {
-    1024: {"h100_nvswitch": 64, "a100_nvswitch": 32, "h100_bridges": 16, "pcie": 16},
-    64: {"h100_nvswitch": 4, "a100_nvswitch": 2, "h100_bridges": 1, "pcie": 1},
-    16: {"h100_nvswitch": 1, "h100_bridges": 1},
-}
-"""Mixed clusters by number of GPUs: mostly NVSwitch, some PCIe hosts with and without bridges."""
+GPUS_PER_HOST: Final = 8
+_MIX: Final = {"h100_nvswitch": 0.5, "a100_nvswitch": 0.25, "pcie": 0.125, "h100_bridges": 0.125}
+
+
+def mixed(gpus: int) -> Cluster:
+    """Half NVSwitch hosts of H100, a quarter of A100, the rest PCIe with and without bridges.
+    What does not divide evenly becomes hosts with bridges. `gpus` in eights."""
+    hosts = gpus // GPUS_PER_HOST
+    counts = {name: int(hosts * share) for name, share in _MIX.items()}
+    counts["h100_bridges"] += hosts - sum(counts.values())
+    return build(counts)
 
 
 def build(counts: Mapping[str, int]) -> Cluster:

@@ -18,7 +18,6 @@ class Batch:
     front: int
     closed_ns: int
     reservation: Reservation | None = None
-    started_ns: int = 0
     moves: int = 0
 
 
@@ -37,10 +36,13 @@ class Device:
     ) -> None:
         self._clock, self._service_ns, self._noise, self._done = clock, service_ns, noise, done
         self._waiting: deque[Batch] = deque()
+        self._waiting_ns = 0
         self._running: Batch | None = None
+        self._started_ns = 0
+        self._busy_ns = 0
         self.slowness = 1.0
         self.alive = True
-        self.busy_ns = self.rows = 0
+        self.rows = 0
 
     def __repr__(self) -> str:
         state = "busy" if self._running else "idle"
@@ -51,6 +53,16 @@ class Device:
         """Batches it holds."""
         return len(self._waiting) + (self._running is not None)
 
+    @property
+    def work_ns(self) -> int:
+        """Service time of all it holds."""
+        running = self._running
+        return self._waiting_ns + (self._nominal_ns(running.rows) if running else 0)
+
+    def busy_until_ns(self, now_ns: int) -> int:
+        """Time in which it ran batches, up to now."""
+        return self._busy_ns + (now_ns - self._started_ns if self._running else 0)
+
     def submit(self, batch: Batch) -> bool:
         """False when the device is dead."""
         if not self.alive:
@@ -59,13 +71,16 @@ class Device:
             self._run(batch)
         else:
             self._waiting.append(batch)
+            self._waiting_ns += self._nominal_ns(batch.rows)
         return True
 
     def die(self) -> list[Batch]:
         """What it held, all of it lost."""
         running = [self._running] if self._running else []
         held = [*running, *self._waiting]
+        self._busy_ns = self.busy_until_ns(self._clock.now_ns)
         self._waiting.clear()
+        self._waiting_ns = 0
         self._running = None
         self.alive = False
         return held
@@ -75,22 +90,24 @@ class Device:
 
     def _run(self, batch: Batch) -> None:
         self._running = batch
-        batch.started_ns = self._clock.now_ns
-        took_ns = int(self._duration_ns(batch.rows) * self.slowness * self._noise())
+        self._started_ns = self._clock.now_ns
+        took_ns = int(self._nominal_ns(batch.rows) * self.slowness * self._noise())
         self._clock.after(took_ns, lambda: self._finished(batch, took_ns))
 
-    def _duration_ns(self, rows: int) -> int:
+    def _nominal_ns(self, rows: int) -> int:
         """Larger work than the model runs at once is several runs."""
         most = len(self._service_ns) - 1
         whole, rest = divmod(rows, most)
-        return whole * self._service_ns[most] + (self._service_ns[rest] if rest else 0)
+        return whole * self._service_ns[most] + self._service_ns[rest]
 
     def _finished(self, batch: Batch, took_ns: int) -> None:
         if self._running is not batch:
             return  # it died meanwhile
-        self.busy_ns += took_ns
+        self._busy_ns += took_ns
         self.rows += batch.rows
         self._running = None
         if self._waiting:
-            self._run(self._waiting.popleft())
+            following = self._waiting.popleft()
+            self._waiting_ns -= self._nominal_ns(following.rows)
+            self._run(following)
         self._done(batch, took_ns)

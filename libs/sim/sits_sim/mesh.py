@@ -23,6 +23,7 @@ from sits_sim.dispatch import Dispatcher
 from sits_sim.front import Front
 from sits_sim.ledger import End, Ledger
 from sits_sim.link_times import send_us
+from sits_sim.meter import Meter
 from sits_sim.service_times import ServiceTimes
 from sits_sim.workload import Workload
 
@@ -37,12 +38,15 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the mesh is set up. `slots`: batches a device is given at once; 0 = any number."""
+    """How the mesh is set up. `slots`: batches a device is given at once; 0 = any number.
+    `warm_up`: part of the run that fills the queues and is not measured.
+    """
 
     strategy: str
     policy: BatchPolicy
     slots: int
     fronts: int
+    warm_up: float = 0.2
     seed: int = 1
 
 
@@ -61,6 +65,8 @@ class Mesh:
             self._deliver, self._failed,
         )  # fmt: skip
         self.fronts = [self._front(number, slots) for number in range(plan.fronts)]
+        end_ns = int(load.at_ns[-1])
+        self.meter = Meter(self.clock, self.devices, int(plan.warm_up * end_ns), end_ns)
 
     def __repr__(self) -> str:
         return f"<Mesh {self.cluster!r} {self.ledger!r} {self.dispatcher!r}>"
@@ -70,11 +76,6 @@ class Mesh:
         self.clock.process(self._arrivals(progress))
         self.clock.run()
         return self.ledger
-
-    def utilisation(self) -> float:
-        """Mean share of the time up to the last arrival in which a device ran a batch."""
-        busy_ns = sum(device.busy_ns for device in self.devices)
-        return busy_ns / (len(self.devices) * int(self.load.at_ns[-1]))
 
     # requests
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sits_scheduling.batching import BatchPolicy
-from sits_sim.cluster import PRESETS, Cluster, build
+from sits_sim.cluster import Cluster, mixed
 from sits_sim.load import poisson
 from sits_sim.mesh import Mesh, Plan
 from sits_sim.service_times import TRANSFORMER
@@ -14,7 +14,7 @@ REQUESTS = 3000
 
 
 def small_cluster() -> Cluster:
-    return build(PRESETS[16])
+    return mixed(16)
 
 
 def requests(load: float, seed: int = 1, count: int = REQUESTS) -> Workload:

@@ -14,15 +14,18 @@ from sits_cli.output import Column, bad, good, literal, print_json, print_table,
 from sits_sim.figures import Figure, Number, Report, rounded
 from sits_sim.plot import FORMATS, draw
 from sits_sim.progress import progress
-from sits_sim.scenarios import SCENARIOS, Size
+from sits_sim.scenarios import NAMES, Size
+from sits_sim.scenarios import scenario as find
 
 EXIT_MISSED = 1
 
-Name = StrEnum("Name", {name: name for name in SCENARIOS})  # type: ignore[misc]
+Name = StrEnum("Name", {name: name for name in NAMES})  # type: ignore[misc]
 
 
 def simulate(
-    scenario: Annotated[Name, typer.Argument(help="what to simulate; docs/simulator.md tells more")],
+    scenario: Annotated[
+        Name, typer.Argument(help="what to simulate; docs/simulator.md tells more")
+    ],
     seed: Annotated[int, typer.Option(help="another seed gives another run", min=0)] = 1,
     scale: Annotated[
         float,
@@ -37,7 +40,7 @@ def simulate(
     if plot is not None and plot.suffix not in FORMATS:
         raise CliError(f"a plot ends in {' or '.join(FORMATS)}, got '{plot}'")
     with progress() as shown:
-        report = SCENARIOS[scenario.value](Size(seed=seed, scale=scale), shown)
+        report = find(scenario.value)(Size(seed=seed, scale=scale), shown)
     if plot is not None:
         draw(report.panels, plot, f"sits simulate {scenario.value}")
     if as_json:

@@ -1,0 +1,126 @@
+"""1,024 GPUs: topology-aware placement against random, the full mesh against a naive one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sits_sim.figures import Figure, Panel, Report, Series, at_least, higher, lower, plain
+from sits_sim.parallel import run_all
+from sits_sim.progress import Progress
+from sits_sim.scenarios.size import Size
+from sits_sim.serving import (
+    FULL,
+    NAIVE,
+    Job,
+    Point,
+    System,
+    batched_per_s,
+    run_job,
+    unbatched_per_s,
+)
+
+GPUS: Final = 1024
+SLO_S: Final = 0.002
+"""Ten times what one row takes alone."""
+
+NAIVE_LOADS: Final = (0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
+FULL_LOADS: Final = (0.3, 0.6, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05)
+HEADLINE_REQUESTS: Final = 1_000_000
+SWEEP_REQUESTS: Final = {NAIVE.name: 250_000, FULL.name: 1_000_000}
+WITHIN_SLO: Final = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The sweep of each system, and both at the naive mesh's saturation."""
+
+    naive: list[Point]
+    full: list[Point]
+    naive_saturated: Point
+    full_there: Point
+
+
+def run(size: Size, progress: Progress) -> Report:
+    found = serve(size, progress)
+    points = [*found.naive, *found.full]
+    return Report(
+        parameters(size),
+        [*serving_figures(found), *(figure for p in points for figure in sweep_figures(p))],
+        panels(found),
+    )
+
+
+def parameters(size: Size) -> dict[str, object]:
+    return {"gpus": gpus_of(size), "slo_ms": SLO_S * 1e3, "seed": size.seed}
+
+
+def gpus_of(size: Size) -> int:
+    return size.of(GPUS, step=16, least=16)
+
+
+def serve(size: Size, progress: Progress) -> Serving:
+    gpus = gpus_of(size)
+    naive_per_s, full_per_s = unbatched_per_s(gpus), batched_per_s(gpus)
+
+    def job(system: System, rate_per_s: float, requests: int) -> Job:
+        return Job(system, gpus, rate_per_s, size.of(requests), SLO_S, size.seed)
+
+    # The longest first, so that no core waits for a long run at the end.
+    jobs = [job(system, naive_per_s, HEADLINE_REQUESTS) for system in (NAIVE, FULL)]
+    jobs += [job(FULL, x * full_per_s, SWEEP_REQUESTS[FULL.name]) for x in FULL_LOADS]
+    jobs += [job(NAIVE, x * naive_per_s, SWEEP_REQUESTS[NAIVE.name]) for x in NAIVE_LOADS]
+    naive, full, *rest = run_all(run_job, jobs, progress, "serving", size.workers)
+    end = len(FULL_LOADS)
+    return Serving(rest[end:], rest[:end], naive, full)
+
+
+def best(points: Sequence[Point]) -> Point:
+    """At its own best load: where most requests a second are answered in time."""
+    return max(points, key=lambda point: point.goodput_per_s)
+
+
+def knee(points: Sequence[Point]) -> Point:
+    """The highest load at which 99 % of all requests are answered in time, else the lowest."""
+    inside = [point for point in points if point.attainment >= WITHIN_SLO]
+    return max(inside or points[:1], key=lambda point: point.offered_per_s)
+
+
+def serving_figures(found: Serving) -> list[Figure]:
+    naive, full = found.naive_saturated, found.full_there
+    at_best = best([*found.naive, naive]), best(found.full)
+    return [
+        lower("p99 at the naive mesh's saturation", full.p99_ms, "ms", naive.p99_ms, 11.3),
+        higher(
+            "goodput at the best load", at_best[1].goodput_per_s, "1/s",
+            at_best[0].goodput_per_s, 8.1,
+        ),
+        at_least("utilisation at the knee", knee(found.full).utilisation, "", 0.924),
+    ]  # fmt: skip
+
+
+def sweep_figures(point: Point) -> list[Figure]:
+    at = f"{point.system} at {point.offered_per_s:,.0f}/s:"
+    return [
+        plain(f"{at} p50", point.p50_ms, "ms"),
+        plain(f"{at} p99", point.p99_ms, "ms"),
+        plain(f"{at} answered in time", point.attainment, ""),
+        plain(f"{at} goodput", point.goodput_per_s, "1/s"),
+        plain(f"{at} utilisation", point.utilisation, ""),
+        plain(f"{at} rows a batch", point.rows_per_batch, ""),
+    ]
+
+
+def panels(found: Serving) -> list[Panel]:
+    both = {"naive": [*found.naive, found.naive_saturated], "full": found.full}
+
+    def series(value: str) -> list[Series]:
+        return [
+            Series(name, [p.offered_per_s / 1e6 for p in points],
+                   [getattr(p, value) for p in points])
+            for name, points in both.items()
+        ]  # fmt: skip
+
+    return [
+        Panel("latency", "offered, million/s", "p99, ms", series("p99_ms"), log_y=True),
+        Panel("goodput", "offered, million/s", "in time, 1/s", series("goodput_per_s")),
+    ]

@@ -1,0 +1,126 @@
+"""One run of a serving mesh at one offered load, as a job that a process can be given."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sits_scheduling.batching import BatchPolicy
+from sits_sim import traces
+from sits_sim.cluster import GPUS_PER_HOST, mixed
+from sits_sim.load import Ints
+from sits_sim.mesh import Mesh, Plan
+from sits_sim.service_times import TRANSFORMER, ServiceTimes
+from sits_sim.workload import Workload, workload
+
+TOKENS_PER_ROW = 128
+BYTES_PER_ROW = TOKENS_PER_ROW * 8
+"""Token numbers, 64 bits each."""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """How a mesh is run. `batch_rows` 0 = every request alone; `slots` 0 = no limit."""
+
+    name: str
+    strategy: str
+    batch_rows: int
+    slots: int
+
+
+NAIVE = System("naive", "random", 0, 0)
+"""First come first served: any device at random, no batches, no look at its queue."""
+
+FULL = System("full", "topo_aware", TRANSFORMER.max_rows, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    system: System
+    gpus: int
+    offered_per_s: float
+    requests: int
+    slo_s: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What one run showed. Latencies are of answered requests, shares are of all."""
+
+    system: str
+    offered_per_s: float
+    requests: int
+    p50_ms: float
+    p99_ms: float
+    attainment: float
+    goodput_per_s: float
+    utilisation: float
+    rows_per_batch: float
+    decisions_per_s: float
+    load_deviation_ms: float
+
+
+def run_job(job: Job) -> Point:
+    cluster = mixed(job.gpus)
+    load = requests(job)
+    mesh = Mesh(cluster, TRANSFORMER, load, _plan(job))
+    results = mesh.run().results().after(mesh.plan.warm_up * load.duration_s)
+    return Point(
+        job.system.name,
+        job.offered_per_s,
+        len(load),
+        results.percentile_ms(50),
+        results.percentile_ms(99),
+        results.attainment,
+        results.attainment * job.offered_per_s,
+        mesh.meter.utilisation,
+        float(load.rows.sum()) / mesh.dispatcher.decisions,
+        mesh.dispatcher.decisions / load.duration_s,
+        mesh.meter.load_deviation_ms,
+    )
+
+
+def _plan(job: Job) -> Plan:
+    system = job.system
+    policy = BatchPolicy(system.batch_rows)
+    return Plan(system.strategy, policy, system.slots, job.gpus // GPUS_PER_HOST, job.seed)
+
+
+def requests(job: Job) -> Workload:
+    """Texts of the lengths that the traces' answers had, cut into rows of 128 tokens, as a
+    moderation model reads what a language model wrote."""
+    rng = np.random.default_rng(job.seed)
+    fronts = job.gpus // GPUS_PER_HOST
+    duration_s = job.requests / job.offered_per_s
+    copies = max(1, fronts // len(traces.NAMES))
+    replayed = traces.mixed(job.offered_per_s, duration_s, copies, rng)
+    rows = rows_of(replayed.output_tokens)
+    return workload(
+        replayed.at_s, rows, bytes_per_row=BYTES_PER_ROW, fronts=fronts, rng=rng, slo_s=job.slo_s
+    )
+
+
+def rows_of(tokens: Ints) -> Ints:
+    """At least one."""
+    return -(-np.maximum(tokens, 1) // TOKENS_PER_ROW)
+
+
+def unbatched_per_s(gpus: int, service: ServiceTimes = TRANSFORMER) -> float:
+    """Requests that `gpus` devices can do one by one: the naive mesh's own saturation."""
+    return gpus * 1e6 / _mean([service.of(int(rows)) for rows in _sample()])
+
+
+def batched_per_s(gpus: int, service: ServiceTimes = TRANSFORMER) -> float:
+    """Requests that they can do in full batches."""
+    return gpus * service.rows_per_s() / _mean(_sample().tolist())
+
+
+def _sample() -> Ints:
+    """Rows of the traces' requests, each trace with the same weight."""
+    picks = np.random.default_rng(0)
+    columns = [traces.trace(name).output_tokens for name in traces.NAMES]
+    return rows_of(np.concatenate([picks.choice(column, 20_000) for column in columns]))
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
