@@ -368,6 +368,14 @@ def test_a_restarted_dispatcher_that_knows_no_executor_yet_hides_no_model(world:
         world.engine.catalog.find("m", "")
 
 
+def test_a_model_that_failed_before_it_had_a_version_is_known_as_not_ready(world: World) -> None:
+    link = world.link()
+    failed = ModelEntry(name="broken", state=ModelState.MODEL_STATE_UNAVAILABLE, reason="no file")
+    world.tell(link, LinkMessage(catalog=Catalog(models=[world.entry(), failed])))
+    with pytest.raises(Unavailable, match="no file"):
+        world.engine.catalog.find("broken", "")
+
+
 def test_an_unloaded_model_is_unknown_at_once(world: World) -> None:
     link = world.link()
     world.tell(link, LinkMessage(catalog=Catalog()))

@@ -95,7 +95,7 @@ class AnnouncedCatalog:
         for key, model in self._candidates(now):
             if key not in best or (model.ready and not best[key].ready):
                 best[key] = model
-        models = tuple(sorted(best.values(), key=lambda m: (m.name, int(m.version))))
+        models = tuple(sorted(best.values(), key=_order))
         ready = {(m.name, m.version): m for m in models if m.ready}
         ready |= {(m.name, ""): m for m in models if m.ready}  # the last one is the newest
         retained = [r.until_ns for s in self._sources.values() for r in s.retained.values()]
@@ -117,6 +117,11 @@ class AnnouncedCatalog:
                 source.retained[key] = _Retained(old, until)
         for key in [k for k in source.retained if k in fresh and fresh[k].reason != _NO_EXECUTOR]:
             del source.retained[key]
+
+
+def _order(model: Model) -> tuple[str, int]:
+    """A model that failed before any version of it was known has none."""
+    return model.name, int(model.version or 0)
 
 
 def check_version(name: str, version: str) -> None:
