@@ -7,18 +7,20 @@ stream a pair; it does not show through.
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, Protocol
 
 import grpc
 import structlog
 
 from sits_channel.bounded import BoundedChannel, Pressure
+from sits_core.logs import RateLimited
 
 log = structlog.get_logger()
 
 QUEUE_MESSAGES = 4096
-"""Messages that may wait for a slow peer before writes are refused."""
+QUEUE_BYTES = 256 << 20
+"""Messages, and their bytes, that may wait for a slow peer before writes are refused."""
 
 RECONNECT_FIRST_S, RECONNECT_LAST_S = 0.05, 1.0
 
@@ -28,7 +30,7 @@ class Link:
 
     def __init__(self, name: str, peer: str) -> None:
         self.name, self.peer = name, peer
-        self._outgoing: BoundedChannel[bytes] = BoundedChannel(QUEUE_MESSAGES)
+        self._outgoing: BoundedChannel[bytes] = BoundedChannel(QUEUE_MESSAGES, len, QUEUE_BYTES)
         self._on_close: Callable[[], object] = lambda: None
 
     def write(self, message: bytes) -> Pressure:
@@ -54,7 +56,8 @@ class Link:
 class LinkListener(Protocol):
     """What a service does with its links. Calls come from the link's reader thread.
 
-    `received` must not raise; a malformed message is the listener's to report.
+    `opened` and `closed` come once each, `received` in between. None of them should raise;
+    the link is closed when one does. A malformed message is the listener's to report.
     """
 
     def opened(self, link: Link) -> None: ...
@@ -78,6 +81,7 @@ class LinkClient:
         self._open_channel = open_channel
         self._stopping = threading.Event()
         self._link: Link | None = None
+        self._may_warn = RateLimited()
         self._thread = threading.Thread(target=self._run, name=f"link {address}", daemon=True)
 
     @property
@@ -106,28 +110,23 @@ class LinkClient:
     def _one_life(self) -> bool:
         """Connect, read until the end. Whether the peer ever answered."""
         link = Link(self._method, self.address)
-        reason, answered = "closed by the peer", False
         with self._open_channel(self.address) as channel:
             stub = channel.stream_stream(self._method, None, None)
             call = stub(link._messages(), metadata=self._metadata)
             link._on_close = call.cancel
             self._link = link
-            try:
-                for message in call:
-                    if not answered:
-                        answered = True
-                        self._listener.opened(link)
-                    self._listener.received(link, message)
-            except grpc.RpcError as error:
-                reason = _reason(error)
-            finally:
-                self._link = None
-                link._outgoing.close(discard=True)
-                if answered:
-                    self._listener.closed(link, reason)
-                elif not self._stopping.is_set():
-                    log.debug("link.unreachable", peer=self.address, reason=reason)
-        return answered
+            if self._stopping.is_set():  # after `stop` looked for a link to close
+                link.close()
+            ending = _deliver(link, call, self._listener)
+            self._link = None
+        if not ending.opened:
+            self._warn(ending.reason)
+        return ending.opened
+
+    def _warn(self, reason: str) -> None:
+        if self._stopping.is_set() or (held := self._may_warn("unreachable")) is None:
+            return
+        log.warning("link.unreachable", peer=self.address, reason=reason, suppressed=held)
 
 
 def link_handler(
@@ -138,35 +137,58 @@ def link_handler(
     def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         link = Link(f"/{service}/Link", context.peer())
         link._on_close = context.cancel
+        if not context.add_callback(lambda: link._outgoing.close(discard=True)):
+            return  # the peer has left already
         link.write(greeting())
-        reader = threading.Thread(
-            target=_read, args=(link, requests, listener), name=f"link {link.peer}", daemon=True
-        )
-        context.add_callback(lambda: link._outgoing.close(discard=True))
-        reader.start()
+        threading.Thread(
+            target=_serve, args=(link, requests, listener), name=f"link {link.peer}", daemon=True
+        ).start()
         yield from link._messages()
 
     method = grpc.stream_stream_rpc_method_handler(serve)
     return grpc.method_handlers_generic_handler(service, {"Link": method})
 
 
-def _read(link: Link, requests: Iterator[bytes], listener: LinkListener) -> None:
-    reason = "closed by the peer"
-    listener.opened(link)
+def _serve(link: Link, requests: Iterator[bytes], listener: LinkListener) -> None:
+    _deliver(link, requests, listener, at_once=True)
+    with contextlib.suppress(RuntimeError):  # the call is over
+        link.close()
+
+
+class _Ending(NamedTuple):
+    opened: bool
+    reason: str
+
+
+def _deliver(
+    link: Link, messages: Iterable[bytes], listener: LinkListener, *, at_once: bool = False
+) -> _Ending:
+    """Hand messages to the listener until they end. The link opens with the first of them,
+    which proves that the peer is there, or `at_once`."""
+    opened, reason = False, "closed by the peer"
     try:
-        for message in requests:
+        if at_once:
+            opened = True
+            listener.opened(link)
+        for message in messages:
+            if not opened:
+                opened = True
+                listener.opened(link)
             listener.received(link, message)
-    except Exception as error:  # noqa: BLE001 - grpc raises a bare Exception when a call ends early
+    except grpc.RpcError as error:
         reason = _reason(error)
+    except Exception:
+        log.exception("link.listener_failed", link=repr(link))
+        reason = "the listener failed"
     finally:
         link._outgoing.close(discard=True)
-        with contextlib.suppress(RuntimeError):
-            link._on_close()
-        listener.closed(link, reason)
+        if opened:
+            listener.closed(link, reason)
+    return _Ending(opened, reason)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: grpc.RpcError) -> str:
     code: grpc.StatusCode | None = getattr(error, "code", lambda: None)()
-    if code is not None:
-        return f"{code.name}: {getattr(error, 'details', lambda: '')()}"
-    return str(error) or type(error).__name__
+    if code is None:
+        return "the call ended"
+    return f"{code.name}: {getattr(error, 'details', lambda: '')()}"
