@@ -159,6 +159,14 @@ class BatchQueue(Generic[T]):
             size += entry.payload_bytes
         return ClosedBatch(items, rows, size, reason)
 
+    def hopeless(self, now_ns: int, service_ns: int = 0) -> list[Entry[T]]:
+        """Take out what cannot be done by its deadline even if it started now."""
+        return self._queue.hopeless(now_ns, service_ns)
+
+    def cost_ahead(self, tenant: str, cost: float) -> float:
+        """Expected cost that is served before a new entry, see `WorkQueue.cost_ahead`."""
+        return self._queue.cost_ahead(tenant, cost)
+
     def entries(self) -> Iterator[Entry[T]]:
         """All that waits, by arrival."""
         return self._queue.entries()
