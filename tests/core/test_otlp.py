@@ -439,7 +439,7 @@ if __name__ == "__main__":
         tracer.record("executor.infer", tracer.new_trace(), 1, 2, {})
         if sys.argv[1] == "fork":
             fork(tracer)
-        else:
+        elif sys.argv[1] == "spawn":
             spawn = multiprocessing.get_context("spawn")
             workers = [spawn.Process(target=work, args=(f"worker-{n}",)) for n in range(2)]
             for worker in workers:
@@ -449,15 +449,15 @@ if __name__ == "__main__":
 """
 
 
-def run_script(tmp_path: Path, method: str, port: int) -> str:
+def run_script(tmp_path: Path, method: str, port: int, **variables: str) -> str:
     script = tmp_path / "workers.py"
     script.write_text(SCRIPT)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(script), method],
-        env={**os.environ, ENDPOINT: f"127.0.0.1:{port}"},
+        env={**os.environ, ENDPOINT: f"127.0.0.1:{port}", **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=45,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -486,6 +486,14 @@ def test_spans_come_from_every_spawned_worker(
 ) -> None:
     assert otlp.FORK_WARNING.decode() not in run_script(tmp_path, "spawn", serve_grpc())
     assert instances(collector) == {"parent", "worker-0", "worker-1"}
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_a_process_ends_while_its_collector_does_not_answer(
+    protocol: str, deaf_port: int, tmp_path: Path
+) -> None:
+    long = {"OTEL_EXPORTER_OTLP_TIMEOUT": "300", PROTOCOL: protocol}
+    run_script(tmp_path, "exit", deaf_port, **long)
 
 
 def test_a_parent_context_joins_the_exported_span(
