@@ -24,7 +24,7 @@ _LAYOUT = 1
 _HEADER = struct.Struct("@8sI64s16s")
 _DEPLOYMENT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _PROCESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
-_NAME = re.compile(r"sits-[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.(pool|probe)")
+_NAME = re.compile(r"sits-[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.(pool|probe|ring)")
 _WHOLE_FILE = struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
@@ -58,7 +58,7 @@ class SharedFile:
 
 
 def file_name(deployment: str, process_id: str, kind: str) -> str:
-    """`sits-<deployment>-<process id>.<kind>`; kind is `pool` or `probe`."""
+    """`sits-<deployment>-<process id>.<kind>`; kind is `pool`, `probe` or `ring`."""
     for text, pattern in ((deployment, _DEPLOYMENT), (process_id, _PROCESS)):
         if not pattern.fullmatch(text):
             raise ValueError(f"'{text}' cannot be part of a file name: expected {pattern.pattern}")

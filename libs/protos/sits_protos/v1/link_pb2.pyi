@@ -167,6 +167,72 @@ class LinkMessage(_message.Message):
 Global___LinkMessage: _TypeAlias = LinkMessage  # noqa: Y015
 
 @_typing.final
+class RingOffer(_message.Message):
+    """How the two ends of a link agree on rings in shared memory. Not a stream
+    message: the client sends it as binary call metadata `sits-ring-bin`, so the
+    way is known before the first message, and a peer that knows no rings
+    ignores it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAYOUT_FIELD_NUMBER: _builtins.int
+    FILE_FIELD_NUMBER: _builtins.int
+    NONCE_FIELD_NUMBER: _builtins.int
+    CAPACITY_FIELD_NUMBER: _builtins.int
+    layout: _builtins.int
+    """Of the ring's control page and records; the server refuses any but its own."""
+    file: _builtins.str
+    """Name of a file in the directory of shared memory, and the bytes that it
+    starts with.
+    """
+    nonce: _builtins.bytes
+    capacity: _builtins.int
+    """Bytes of data in each direction."""
+    def __init__(
+        self,
+        *,
+        layout: _builtins.int = ...,
+        file: _builtins.str = ...,
+        nonce: _builtins.bytes = ...,
+        capacity: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "file", b"file", "layout", b"layout", "nonce", b"nonce"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RingOffer: _TypeAlias = RingOffer  # noqa: Y015
+
+@_typing.final
+class RingAnswer(_message.Message):
+    """The server's initial metadata `sits-ring-bin`. When accepted, all messages
+    of both sides go through the rings, and the stream carries none.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    accepted: _builtins.bool
+    reason: _builtins.str
+    """Why not, safe to show."""
+    def __init__(
+        self,
+        *,
+        accepted: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RingAnswer: _TypeAlias = RingAnswer  # noqa: Y015
+
+@_typing.final
 class Hello(_message.Message):
     """First message of each side of a stream."""
 
