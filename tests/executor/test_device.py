@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from sits_executor.device import bound_node, device_name, is_gpu
+from sits_core.numa import bound_node
+from sits_executor.device import device_name, is_gpu
 
 
 def nodes(root: Path, lists: list[str]) -> Path:

@@ -13,7 +13,7 @@ import pytest
 from sits_core.settings import load
 from sits_core.testing import MemoryRegistry, free_port, wait_until
 from sits_executor import app
-from sits_executor.identity import advertised
+from sits_executor.identity import address
 from sits_executor.settings import ExecutorSettings
 from sits_executor.testing import TIMEOUT_S, FakeDispatcher, batch, builtin_config, write_model
 from sits_protos.v1.link_pb2 import Role
@@ -96,13 +96,13 @@ def test_a_lease_is_there_while_the_port_is_open_and_says_draining(
 )
 def test_others_reach_it_where_it_says(bind: str, advertise: str, expected: str) -> None:
     settings = ExecutorSettings(executor_bind=bind, executor_advertise=advertise)
-    assert advertised(settings) == expected
+    assert address(settings) == expected
 
 
 def test_a_bind_to_all_addresses_is_advertised_by_host_name() -> None:
     settings = ExecutorSettings(executor_bind="[::]:8020")
-    assert advertised(settings) not in ("[::]:8020", "")
-    assert advertised(settings).endswith(":8020")
+    assert address(settings) not in ("[::]:8020", "")
+    assert address(settings).endswith(":8020")
 
 
 def test_the_readme_lists_exactly_the_settings_there_are() -> None:

@@ -59,7 +59,8 @@ class Job:
     @property
     def place(self) -> Place:
         header = self.header
-        return Place(header.payload_host or self.front.host, header.payload_numa_node)
+        node = header.payload_numa_node if header.payload_host else self.front.numa_node
+        return Place(header.payload_host or self.front.host, node)
 
     def traces(self) -> Iterator[TraceContext]:
         """Contexts of its sampled requests."""

@@ -5,13 +5,12 @@ from importlib.metadata import version
 
 from sits_core.clock import now_ns
 from sits_core.identity import host_id
-from sits_core.settings import host_of, node_name
-from sits_executor.device import bound_node, device_name
+from sits_core.numa import bound_node
+from sits_core.settings import advertised
+from sits_executor.device import device_name
 from sits_executor.settings import ExecutorSettings
 from sits_protos.v1.link_pb2 import Hello, Role
 from sits_protos.v1.registry_pb2 import Lease
-
-_ANY = ("0.0.0.0", "::", "")  # noqa: S104 - recognised, not bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +57,9 @@ def identify(
 ) -> Identity:
     node = bound_node()
     device = device_name(settings.executor_device, node)
-    return Identity(process_id, advertised(settings), device, node, now_ns(), probe, nonce)
+    return Identity(process_id, address(settings), device, node, now_ns(), probe, nonce)
 
 
-def advertised(settings: ExecutorSettings) -> str:
-    """Where others reach us. A bind to all addresses is reached by this host's name."""
-    bind = settings.executor_bind
-    if settings.executor_advertise or host_of(bind) not in _ANY:
-        return settings.executor_advertise or bind
-    return f"{node_name()}:{bind.rpartition(':')[2]}"
+def address(settings: ExecutorSettings) -> str:
+    """Where others reach us."""
+    return settings.executor_advertise or advertised(settings.executor_bind, settings)

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from functools import partial
 from importlib.metadata import version
 
 import structlog
@@ -12,10 +13,12 @@ from sits_core.clock import Deadline
 from sits_core.identity import host_id, new_process_id
 from sits_core.keepers import Periodic
 from sits_core.metrics import ProcessRegistry, serve_metrics
+from sits_core.numa import bound_node
 from sits_core.process import run
 from sits_core.rpc import Server, open_channel, require_token_off_loopback, token_metadata
 from sits_core.settings import advertised
 from sits_core.telemetry import open_tracer
+from sits_core.tls import metrics_tls
 from sits_preprocess.control import Control
 from sits_preprocess.dispatchers import Dispatchers, split_addresses
 from sits_preprocess.engine import Engine
@@ -23,6 +26,7 @@ from sits_preprocess.engine_metrics import EngineMetrics
 from sits_preprocess.front import Front, build
 from sits_preprocess.payloads import Payloads
 from sits_preprocess.repository import Repository
+from sits_preprocess.servicer import OIP
 from sits_preprocess.settings import PreprocessSettings
 from sits_protos.v1.control_pb2_grpc import add_ControlServicer_to_server
 from sits_protos.v1.link_pb2 import Hello, LinkMessage, Role
@@ -57,11 +61,12 @@ def serve_with(
     dispatchers = Dispatchers(
         split_addresses(settings.preprocess_dispatchers),
         engine,
-        lambda address: open_channel(address, settings),
+        partial(open_channel, settings=settings),
         token_metadata(token),
     )
     repository = Repository(engine.catalog, dispatchers.control, token=token)
-    metrics = serve_metrics(settings.preprocess_metrics_bind, registry)
+    tls = metrics_tls(settings)
+    metrics = serve_metrics(settings.preprocess_metrics_bind, registry, tls)
     with open_tracer("preprocess", settings, registry, own.id) as tracer:
         front = build(settings, engine, repository, tracer, registry)
         control = Control(own, tracer, stop, engine, front.ready)
@@ -78,7 +83,7 @@ def answer_until(
     stop: threading.Event, settings: PreprocessSettings, front: Front, server: Server
 ) -> None:
     """Serve the front port; then refuse new requests, finish those accepted, and close it."""
-    watch = Periodic(front.health.refresh, HEALTH_PERIOD_S, "health")
+    watch = Periodic(lambda: watch_health(front, server), HEALTH_PERIOD_S, "health")
     front.start()
     watch.start()
     server.set_ready(True)
@@ -88,6 +93,13 @@ def answer_until(
     drain(front, settings.drain_grace_s)
     watch.stop()
     front.stop(STOP_GRACE_S)
+
+
+def watch_health(front: Front, server: Server) -> None:
+    """Tell those who ask for the front door's health, there and on the control port: probes
+    may have no certificate that the front port takes."""
+    front.health.refresh()
+    server.set_service_ready(OIP, front.ready())
 
 
 def drain(front: Front, grace_s: float) -> None:
@@ -112,7 +124,7 @@ def hello(settings: PreprocessSettings, process_id: str, memory: SharedMemory) -
         role=Role.ROLE_PREPROCESS,
         id=process_id,
         host=host_id(),
-        numa_node=-1,
+        numa_node=bound_node(),
         software_version=version("sits-preprocess"),
         control_address=advertised(settings.preprocess_control_bind, settings),
         shm_probe=memory.probe,
