@@ -13,7 +13,7 @@ ASKED, REFUSED = f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00"
 
 
 def tracer(ratio: float, ring_size: int = 16) -> Tracer:
-    return Tracer("test", ring_size, ratio, random.Random(1))  # noqa: S311 - repeatable
+    return Tracer("test", ring_size, ratio, random.Random(1))
 
 
 @given(st.binary(min_size=16, max_size=16), st.binary(min_size=8, max_size=8))
