@@ -2,26 +2,21 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
-from sits_scheduling.candidates import Reservation
 from sits_sim.clock import Clock
 
 
-@dataclass(slots=True, eq=False)
-class Batch:
-    """A micro-batch under way. `requests` are numbers of the workload, `front` is who sent it."""
+class Work(Protocol):
+    """A batch, as far as a device cares."""
 
-    requests: list[int]
     rows: int
-    payload_bytes: int
-    front: int
-    closed_ns: int
-    reservation: Reservation | None = None
-    moves: int = 0
 
 
-class Device:
+W = TypeVar("W", bound=Work)
+
+
+class Device(Generic[W]):
     """Batches run in the order they came. `slowness` 1 = as measured.
 
     Counts how long it was busy and how many rows it ran, for utilisation.
@@ -32,12 +27,12 @@ class Device:
         clock: Clock,
         service_ns: list[int],
         noise: Callable[[], float],
-        done: Callable[[Batch, int], None],
+        done: Callable[[W, int], None],
     ) -> None:
         self._clock, self._service_ns, self._noise, self._done = clock, service_ns, noise, done
-        self._waiting: deque[Batch] = deque()
+        self._waiting: deque[W] = deque()
         self._waiting_ns = 0
-        self._running: Batch | None = None
+        self._running: W | None = None
         self._started_ns = 0
         self._busy_ns = 0
         self.slowness = 1.0
@@ -63,7 +58,7 @@ class Device:
         """Time in which it ran batches, up to now."""
         return self._busy_ns + (now_ns - self._started_ns if self._running else 0)
 
-    def submit(self, batch: Batch) -> bool:
+    def submit(self, batch: W) -> bool:
         """False when the device is dead."""
         if not self.alive:
             return False
@@ -74,7 +69,7 @@ class Device:
             self._waiting_ns += self._nominal_ns(batch.rows)
         return True
 
-    def die(self) -> list[Batch]:
+    def die(self) -> list[W]:
         """What it held, all of it lost."""
         running = [self._running] if self._running else []
         held = [*running, *self._waiting]
@@ -88,7 +83,7 @@ class Device:
     def revive(self) -> None:
         self.alive = True
 
-    def _run(self, batch: Batch) -> None:
+    def _run(self, batch: W) -> None:
         self._running = batch
         self._started_ns = self._clock.now_ns
         took_ns = int(self._nominal_ns(batch.rows) * self.slowness * self._noise())
@@ -100,7 +95,7 @@ class Device:
         whole, rest = divmod(rows, most)
         return whole * self._service_ns[most] + self._service_ns[rest]
 
-    def _finished(self, batch: Batch, took_ns: int) -> None:
+    def _finished(self, batch: W, took_ns: int) -> None:
         if self._running is not batch:
             return  # it died meanwhile
         self._busy_ns += took_ns

@@ -1,26 +1,29 @@
-"""The dispatcher in the simulator: asks the strategy, reserves, delivers, moves what is lost."""
+"""The dispatcher in the simulator: asks for a place, delivers, brings back, moves what is lost."""
 
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from sits_scheduling.affinity import AffinityMap, Place
 from sits_scheduling.candidates import Executor, ExecutorTable
-from sits_scheduling.strategies import STRATEGIES
+from sits_scheduling.entry import Entry
+from sits_scheduling.placing import Batch as Placeable
+from sits_scheduling.placing import Placing
+from sits_scheduling.queueing import WorkQueue
+from sits_scheduling.service_times import ServiceTimes
+from sits_scheduling.switchboard import Switchboard
+from sits_sim.batch import MODEL, Batch
+from sits_sim.clock import Clock
 from sits_sim.cluster import Cluster
-from sits_sim.device import Batch
-
-MODEL: Final = "model/1"
 
 
 class Dispatcher:
     """One table over all devices. `deliver` brings a batch to a device by its number, `fail`
-    is told of a batch that nobody could run.
+    is told of a batch that was lost more than `max_moves` times.
     """
 
     def __init__(
         self,
+        clock: Clock,
         cluster: Cluster,
         strategy: str,
         slots: int,
@@ -30,64 +33,75 @@ class Dispatcher:
         fail: Callable[[Batch], None],
         max_moves: int = 2,
     ) -> None:
-        self.table = ExecutorTable()
-        self._strategy = STRATEGIES[strategy](rng)
-        self._slots, self._places, self._max_moves = slots, places, max_moves
+        self._clock, self._slots, self._places, self._max_moves = clock, slots, places, max_moves
         self._deliver, self._fail = deliver, fail
-        self._pending: deque[Batch] = deque()
+        self.table = ExecutorTable()
+        self.placing = Placing(self.table, ServiceTimes(), Switchboard(strategy, rng), rng)
+        order = self.placing.strategies.strategy(MODEL).order
+        self._pending: WorkQueue[Batch] = WorkQueue(order)
+        self._executors = {gpu.id: Executor(gpu.id, gpu.host, gpu.device) for gpu in cluster.gpus}
         self._numbers = {gpu.id: gpu.index for gpu in cluster.gpus}
         self.decisions = 0
-        for gpu in cluster.gpus:
-            self.table.add(Executor(gpu.id, gpu.host, gpu.device))
-            self.table.serve(gpu.id, MODEL, slots, 1)
+        for executor_id in self._executors:
+            self.join(executor_id)
         weights = {host: shape.weights for host, shape in cluster.hosts.items()}
         self.table.set_affinity(AffinityMap(weights))
 
     def __repr__(self) -> str:
-        return f"<Dispatcher {self._strategy!r} {len(self._pending)} pending, {self.table!r}>"
+        return f"<Dispatcher {len(self._pending)} pending, {self.table!r}>"
+
+    # batches
 
     def batch(self, batch: Batch) -> None:
         """Place it, or keep it until there is room."""
-        if self._pending or not self._place(batch):
-            self._pending.append(batch)
+        if len(self._pending) or not self._place(batch):
+            self._wait(batch)
 
-    def result(self, batch: Batch) -> None:
-        """It ran: its load is released, what waits may be placed."""
-        self._release(batch)
+    def result(self, batch: Batch, ran_ns: int) -> None:
+        """It ran: its load is released, its time is learnt, what waits may be placed."""
+        if batch.reservation is not None:
+            now = self._clock.now_ns
+            self.placing.finished(self._placeable(batch), batch.reservation, ran_ns, now)
         self.pump()
 
     def lost(self, batches: Sequence[Batch]) -> None:
         """The executor that held them is gone: they go to others."""
         for batch in batches:
-            self._release(batch)
+            if batch.reservation is not None:
+                batch.reservation.release(self._clock.now_ns)
             batch.moves += 1
             if batch.moves > self._max_moves:
                 self._fail(batch)
             elif not self._place(batch):
-                self._pending.appendleft(batch)
+                self._wait(batch)
+
+    def pump(self) -> None:
+        while (waiting := self._pending.first(self._clock.now_ns)) and self._place(waiting.item):
+            self._pending.take(self._clock.now_ns)
+
+    # executors
 
     def leave(self, executor_id: str) -> None:
-        self.table.serve(executor_id, MODEL, 0, 0)
+        self.placing.lost(executor_id)
 
     def join(self, executor_id: str) -> None:
+        self.table.add(self._executors[executor_id])
         self.table.serve(executor_id, MODEL, self._slots, 1)
         self.pump()
 
-    def pump(self) -> None:
-        while self._pending and self._place(self._pending[0]):
-            self._pending.popleft()
+    # steps
 
     def _place(self, batch: Batch) -> bool:
-        candidates = self.table.candidates(MODEL, self._places[batch.front])
-        decision = self._strategy.place(candidates)
-        if decision is None:
+        placed = self.placing.place(self._placeable(batch), self._clock.now_ns)
+        if placed is None:
             return False
         self.decisions += 1
-        batch.reservation = self.table.reserve(decision.choice, MODEL, batch.rows)
-        self._deliver(batch, self._numbers[batch.reservation.executor])
+        batch.reservation = placed.reservation
+        self._deliver(batch, self._numbers[placed.executor])
         return True
 
-    @staticmethod
-    def _release(batch: Batch) -> None:
-        if batch.reservation is not None:
-            batch.reservation.release()
+    def _wait(self, batch: Batch) -> None:
+        self._pending.add(Entry(batch, batch.rows, batch.payload_bytes, batch.closed_ns))
+
+    def _placeable(self, batch: Batch) -> Placeable:
+        return Placeable(MODEL, batch.rows, batch.payload_bytes, self._places[batch.front])

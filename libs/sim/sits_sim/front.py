@@ -4,16 +4,21 @@ from collections.abc import Callable
 
 from sits_scheduling.batching import BatchQueue, Capacity
 from sits_scheduling.entry import Entry
+from sits_sim.batch import Batch
 from sits_sim.clock import Clock
-from sits_sim.device import Batch
+from sits_sim.gate import Gate
+from sits_sim.ledger import End
 
 _SMOOTHING = 0.2
+
+Close = Callable[[int, End], None]
 
 
 class Front:
     """Takes requests, sends batches while its credits last, gets the answers.
 
     `window` and `instances` are its credits, as `sits_preprocess.dispatch_link` keeps them.
+    Without a `gate` everything is admitted. `close` is told of requests that end here.
     """
 
     def __init__(
@@ -24,9 +29,12 @@ class Front:
         window: int,
         instances: int,
         send: Callable[[Batch], None],
+        close: Close,
+        gate: Gate | None = None,
     ) -> None:
-        self.number, self._clock, self._queue, self._send = number, clock, queue, send
+        self.number, self._clock, self._queue = number, clock, queue
         self._window, self._instances = window, instances
+        self._send, self._close, self._gate = send, close, gate
         self._in_flight: dict[Batch, None] = {}
         self._run_ns = self._last_result_ns = 0
         self._wake_ns = 0
@@ -35,29 +43,49 @@ class Front:
         return f"<Front {self.number} {self._queue!r}, {len(self._in_flight)} batches out>"
 
     def arrive(self, entry: Entry[int]) -> None:
+        if self._gate is not None:
+            idle = max(0, self._instances - len(self._in_flight))
+            refusal = self._gate.refusal(entry, self._clock.now_ns, self._instances, idle)
+            if refusal is not None:
+                self._close(entry.item, End.REFUSED)
+                return
         self._queue.add(entry)
         self.pump()
 
     def answered(self, batch: Batch, run_ns: int) -> None:
-        """A batch came back after it ran for `run_ns`."""
+        """A batch came back after it ran for `run_ns`; 0 = it did not run."""
         del self._in_flight[batch]
-        known = self._run_ns or run_ns
-        self._run_ns = int(known + _SMOOTHING * (run_ns - known))
+        if self._gate is not None:
+            self._gate.returned(batch, self._clock.now_ns, run_ns)
+        if run_ns:
+            known = self._run_ns or run_ns
+            self._run_ns = int(known + _SMOOTHING * (run_ns - known))
         self._last_result_ns = self._clock.now_ns
         self.pump()
 
     def pump(self) -> None:
         """Send what may leave now, and look again when time alone may change that."""
         now = self._clock.now_ns
+        self._drop_hopeless(now)
         while (reason := self._queue.should_close(now, self._capacity())) is not None:
             closed = self._queue.take(reason, now)
             batch = Batch(closed.items, closed.rows, closed.payload_bytes, self.number, now)
+            if self._gate is not None:
+                self._gate.sent(batch)
             self._in_flight[batch] = None
             self._send(batch)
         wake = self._queue.next_wakeup_ns(now, self._capacity())
         if wake is not None and not now < self._wake_ns <= wake:
             self._wake_ns = max(wake, now + 1)
             self._clock.after(self._wake_ns - now, self.pump)
+
+    def _drop_hopeless(self, now: int) -> None:
+        """What cannot be done in time any more is not run."""
+        if self._gate is None:
+            return
+        for entry in self._queue.hopeless(now):
+            self._gate.forget(entry.item)
+            self._close(entry.item, End.EXPIRED)
 
     def _capacity(self) -> Capacity:
         """The same account as the front door's: the next instance is expected to be free one

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
+from math import ceil
 from typing import Final
 
 import numpy as np
@@ -16,13 +17,18 @@ import numpy as np
 from sits_scheduling.affinity import Place
 from sits_scheduling.batching import BatchPolicy, BatchQueue
 from sits_scheduling.entry import Entry
+from sits_scheduling.orders import ORDERS
+from sits_scheduling.tenants import Tenant, Tenants
+from sits_sim.batch import Batch
 from sits_sim.clock import NS_PER_US, Clock, Process
 from sits_sim.cluster import Cluster
-from sits_sim.device import Batch, Device
+from sits_sim.device import Device
 from sits_sim.dispatch import Dispatcher
 from sits_sim.front import Front
+from sits_sim.gate import Gate
 from sits_sim.ledger import End, Ledger
 from sits_sim.link_times import send_us
+from sits_sim.load import Ints
 from sits_sim.meter import Meter
 from sits_sim.service_times import ServiceTimes
 from sits_sim.workload import Workload
@@ -39,13 +45,20 @@ Progress = Callable[[int], None]
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How the mesh is set up. `slots`: batches a device is given at once; 0 = any number.
-    `warm_up`: part of the run that fills the queues and is not measured.
+    `tenants`: by the numbers of the workload. `front_ns`: what a front door works on each
+    request, one after the other. `warm_up`: part of the run that fills the queues and is not
+    measured.
     """
 
     strategy: str
     policy: BatchPolicy
     slots: int
     fronts: int
+    order: str = "priority"
+    tenants: tuple[Tenant, ...] = (Tenant("all"),)
+    admission: bool = False
+    hop_ns: int = HOP_NS
+    front_ns: int = 0
     warm_up: float = 0.2
     seed: int = 1
 
@@ -61,7 +74,7 @@ class Mesh:
         slots = plan.slots or len(load) + 1
         self.devices = _devices(self.clock, cluster, service, plan.seed, self._done)
         self.dispatcher = Dispatcher(
-            cluster, plan.strategy, slots, self._places, random.Random(plan.seed),  # noqa: S311
+            self.clock, cluster, plan.strategy, slots, self._places, random.Random(plan.seed),  # noqa: S311
             self._deliver, self._failed,
         )  # fmt: skip
         self.fronts = [self._front(number, slots) for number in range(plan.fronts)]
@@ -82,34 +95,44 @@ class Mesh:
     def _arrivals(self, progress: Progress) -> Process:
         now = 0
         fronts = self.load.front.tolist()
-        for entry in self._entries():
+        for done, entry in enumerate(self._entries()):
             if entry.arrived_ns > now:
                 yield self.clock.wait(entry.arrived_ns - now)
                 now = entry.arrived_ns
             self.fronts[fronts[entry.item]].arrive(entry)
-            if entry.item % PROGRESS_STEP == 0:
+            if done % PROGRESS_STEP == 0:
                 progress(PROGRESS_STEP)
 
     def _entries(self) -> Iterator[Entry[int]]:
-        load = self.load
-        columns = (load.rows, load.payload_bytes, load.at_ns, load.deadline_ns)
+        """In the order in which the front doors have read them."""
+        load, names = self.load, [tenant.name for tenant in self.plan.tenants]
+        read_ns = ready_ns(load, self.plan.front_ns)
+        order = np.argsort(read_ns, kind="stable")
+        columns = (order, load.rows[order], load.payload_bytes[order], read_ns[order],
+                   load.deadline_ns[order], load.tenant[order])  # fmt: skip
         values = zip(*(column.tolist() for column in columns), strict=True)
-        for request, (rows, size, at_ns, due_ns) in enumerate(values):
-            yield Entry(request, rows, size, at_ns, due_ns)
+        for request, rows, size, at_ns, due_ns, tenant in values:
+            yield Entry(request, rows, size, at_ns, due_ns, tenant=names[tenant])
 
     # batches
 
     def _front(self, number: int, slots: int) -> Front:
-        share = len(self.devices) / self.plan.fronts
-        window, instances = -int(-slots * share // 1), -int(-share // 1)
-        queue: BatchQueue[int] = BatchQueue(self.plan.policy)
-        return Front(number, self.clock, queue, window, instances, self._sent)
+        plan = self.plan
+        share = len(self.devices) / plan.fronts
+        window, instances = ceil(slots * share), ceil(share)
+        tenants = Tenants(plan.tenants)
+        queue: BatchQueue[int] = BatchQueue(plan.policy, ORDERS[plan.order](), tenants)
+        gate = Gate(tenants, queue) if plan.admission else None
+        return Front(number, self.clock, queue, window, instances, self._sent, self._end_here, gate)
+
+    def _end_here(self, request: int, end: End) -> None:
+        self.ledger.close(request, end, self.clock.now_ns)
 
     def _sent(self, batch: Batch) -> None:
         self.dispatcher.batch(batch)
 
     def _deliver(self, batch: Batch, device: int) -> None:
-        took_ns = 2 * HOP_NS + self._transfer_ns(batch, device)
+        took_ns = 2 * self.plan.hop_ns + self._transfer_ns(batch, device)
         self.clock.after(took_ns, partial(self._delivered, batch, device))
 
     def _delivered(self, batch: Batch, device: int) -> None:
@@ -117,19 +140,17 @@ class Mesh:
             self.dispatcher.lost([batch])
 
     def _done(self, batch: Batch, took_ns: int) -> None:
-        self.clock.after(HOP_NS, partial(self.dispatcher.result, batch))
-        self.clock.after(2 * HOP_NS, partial(self._returned, batch, took_ns))
+        self.clock.after(self.plan.hop_ns, partial(self.dispatcher.result, batch, took_ns))
+        self.clock.after(2 * self.plan.hop_ns, partial(self._returned, batch, took_ns))
 
     def _returned(self, batch: Batch, took_ns: int) -> None:
-        now = self.clock.now_ns
         for request in batch.requests:
-            self.ledger.close(request, End.ANSWERED, now)
+            self._end_here(request, End.ANSWERED)
         self.fronts[batch.front].answered(batch, took_ns)
 
     def _failed(self, batch: Batch) -> None:
-        now = self.clock.now_ns
         for request in batch.requests:
-            self.ledger.close(request, End.FAILED, now)
+            self._end_here(request, End.FAILED)
         self.fronts[batch.front].answered(batch, 0)
 
     def _transfer_ns(self, batch: Batch, device: int) -> int:
@@ -147,10 +168,23 @@ def _devices(
     service: ServiceTimes,
     seed: int,
     done: Callable[[Batch, int], None],
-) -> list[Device]:
+) -> list[Device[Batch]]:
     values = service.noise(_NOISE_VALUES, np.random.default_rng(seed)).tolist()
     noise = cycle(values).__next__
     return [Device(clock, service.table_ns(), noise, done) for _ in cluster.gpus]
+
+
+def ready_ns(load: Workload, front_ns: int) -> Ints:
+    """When each request's front door has read it, working on one after the other.
+
+    Lindley's recursion over the arrivals of each front, as a running maximum.
+    """
+    ready = load.at_ns.copy()
+    for front in np.unique(load.front) if front_ns else ():
+        mine = np.flatnonzero(load.front == front)
+        steps = np.arange(1, len(mine) + 1) * front_ns
+        ready[mine] = np.maximum.accumulate(load.at_ns[mine] - steps + front_ns) + steps
+    return ready
 
 
 def _front_places(cluster: Cluster, fronts: int) -> list[Place]:

@@ -1,13 +1,22 @@
 """Looks at devices while a run goes on: how busy they are and how evenly."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
 from sits_sim.clock import Clock, Process
-from sits_sim.device import Device
 
 SAMPLES = 200
+
+
+class Observed(Protocol):
+    """A device, as far as a meter cares."""
+
+    @property
+    def work_ns(self) -> int: ...
+
+    def busy_until_ns(self, now_ns: int) -> int: ...
 
 
 class Meter:
@@ -17,7 +26,9 @@ class Meter:
     service time.
     """
 
-    def __init__(self, clock: Clock, devices: Sequence[Device], start_ns: int, end_ns: int) -> None:
+    def __init__(
+        self, clock: Clock, devices: Sequence[Observed], start_ns: int, end_ns: int
+    ) -> None:
         self._clock, self._devices = clock, devices
         self._start_ns, self._end_ns = start_ns, end_ns
         self._busy_ns = 0

@@ -25,12 +25,13 @@ class System:
     strategy: str
     batch_rows: int
     slots: int
+    admission: bool
 
 
-NAIVE = System("naive", "random", 0, 0)
+NAIVE = System("naive", "random", 0, 0, admission=False)
 """First come first served: any device at random, no batches, no look at its queue."""
 
-FULL = System("full", "topo_aware", TRANSFORMER.max_rows, 3)
+FULL = System("full", "topo_aware", TRANSFORMER.max_rows, 3, admission=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def run_job(job: Job) -> Point:
         results.attainment,
         results.attainment * job.offered_per_s,
         mesh.meter.utilisation,
-        float(load.rows.sum()) / mesh.dispatcher.decisions,
+        sum(device.rows for device in mesh.devices) / mesh.dispatcher.decisions,
         mesh.dispatcher.decisions / load.duration_s,
         mesh.meter.load_deviation_ms,
     )
@@ -83,7 +84,10 @@ def run_job(job: Job) -> Point:
 def _plan(job: Job) -> Plan:
     system = job.system
     policy = BatchPolicy(system.batch_rows)
-    return Plan(system.strategy, policy, system.slots, job.gpus // GPUS_PER_HOST, job.seed)
+    fronts = job.gpus // GPUS_PER_HOST
+    return Plan(
+        system.strategy, policy, system.slots, fronts, admission=system.admission, seed=job.seed
+    )
 
 
 def requests(job: Job) -> Workload:
