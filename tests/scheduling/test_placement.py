@@ -2,9 +2,16 @@
 
 import random
 
+import pytest
+
 from sits_scheduling.affinity import AffinityMap, Place
 from sits_scheduling.candidates import Executor, ExecutorTable
+from sits_scheduling.placing import EXACT_UP_TO, Batch, Placing
+from sits_scheduling.service_times import ServiceTimes
 from sits_scheduling.strategies import STRATEGIES
+from sits_scheduling.switchboard import Switchboard
+
+RNG = random.Random(7)
 
 HERE = Place("host-a", 0)
 NEAR_AND_FAR = AffinityMap({"host-a": {("cpu:0", "gpu0"): 0.9, ("cpu:0", "gpu1"): 0.3}})
@@ -78,6 +85,106 @@ def test_full_or_excluded_executors_are_never_picked() -> None:
         assert place(strategy, made, excluded=("a",)) is None
         assert place(strategy, made) == "a"
         assert place(strategy, made) is None
+
+
+def test_least_loaded_counts_batches_a_parallel_run() -> None:
+    made = table(Executor("wide"), Executor("narrow"), slots=9)
+    made.serve("wide", "m/1", 9, 4)
+    picks = [place("least_loaded", made) for _ in range(10)]
+    assert (picks.count("wide"), picks.count("narrow")) == (8, 2)
+
+
+def test_power_of_two_avoids_the_fullest() -> None:
+    made = table(*(Executor(f"e{n}") for n in range(8)), slots=999)
+    for _ in range(100):
+        made.reserve(0, "m/1", 1)
+    strategy = STRATEGIES["power_of_two"](random.Random(2))
+    picks = [strategy.place(made.candidates("m/1", HERE)) for _ in range(200)]
+    # Only drawn twice in a row it is taken: 1 of 64.
+    assert sum(1 for p in picks if p and p.choice == 0) < 12
+
+
+def test_random_reaches_every_executor_with_room() -> None:
+    made = table(*(Executor(f"e{n}") for n in range(8)), slots=999)
+    strategy = STRATEGIES["random"](random.Random(2))
+    picks = [strategy.place(made.candidates("m/1", HERE)) for _ in range(200)]
+    assert {p.choice for p in picks if p} == set(range(8))
+
+
+def test_topo_aware_weighs_the_way_against_the_wait() -> None:
+    made = table(Executor("far", "host-b", "gpu0"), Executor("near", "host-a", "gpu0"))
+    made.set_affinity(NEAR_AND_FAR)
+    made.reserve(1, "m/1", 1, cost_ns=1_000_000)
+    strategy = STRATEGIES["topo_aware"](random.Random(1))
+
+    def choice(payload_bytes: int) -> int | None:
+        seen = made.candidates("m/1", HERE, service_ns=1e6, payload_bytes=payload_bytes)
+        decision = strategy.place(seen)
+        return decision.choice if decision else None
+
+    assert choice(100_000) == 0, "13 µs on the network are less than 1 ms in the queue"
+    assert choice(100_000_000) == 1, "13 ms on the network are more"
+
+
+def test_topo_aware_leaves_slow_executors_out_while_others_are_sooner_done() -> None:
+    made = table(Executor("slow"), Executor("good"), slots=9)
+    made.set_speed("slow", "m/1", 4.0)
+    placing = Placing(made, ServiceTimes(), Switchboard("topo_aware", RNG), RNG)
+    picks = [placing.place(Batch("m/1")) for _ in range(5)]
+    assert [p.executor for p in picks if p].count("slow") == 1
+
+
+def test_what_a_running_batch_has_done_no_longer_counts_as_wait() -> None:
+    made = table(Executor("a"))
+    made.reserve(0, "m/1", 1, cost_ns=10_000_000, now_ns=1_000)
+    waits = [
+        float(made.candidates("m/1", HERE, now_ns=1_000 + spent).wait_ns[0])
+        for spent in (0, 4_000_000, 99_000_000)
+    ]
+    assert waits == [10_000_000, 6_000_000, 0]
+
+
+def test_run_times_are_learnt_from_what_finished() -> None:
+    made = table(Executor("a"), Executor("b"), slots=9)
+    placing = Placing(made, ServiceTimes(), Switchboard("round_robin", RNG), RNG)
+    batch = Batch("m/1", rows=8)
+    for _ in range(60):
+        placed = placing.place(batch)
+        assert placed is not None
+        took = 30_000_000 if placed.executor == "a" else 10_000_000
+        placing.finished(batch, placed.reservation, took)
+    assert placing.times.expected_ns("m/1", 8, "a") == pytest.approx(30e6, rel=0.1)
+    assert made.candidates("m/1", HERE).speed[0] > 2 * made.candidates("m/1", HERE).speed[1]
+    assert made.batches_in_flight() == 0
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_large_tables_are_decided_from_a_sample_that_never_breaks_a_rule(name: str) -> None:
+    made = ExecutorTable()
+    for number in range(EXACT_UP_TO + 88):
+        made.add(Executor(f"e{number}", f"h{number // 8}", f"gpu{number % 8}"))
+        made.serve(f"e{number}", "m/1", int(number % 3 == 0), 1)
+    rng = random.Random(6)
+    placing = Placing(made, ServiceTimes(), Switchboard(name, rng), rng)
+    batch = Batch("m/1", place=Place("h3", 0))
+    seen = [placing.place(batch, excluded=("e0",)) for _ in range(199)]
+    chosen = [p.executor for p in seen if p]
+    assert len(set(chosen)) == len(chosen) == 199
+    assert all(int(e[1:]) % 3 == 0 and e != "e0" for e in chosen)
+    assert placing.place(batch, excluded=("e0",)) is None
+
+
+def test_a_sample_always_holds_the_executors_next_to_the_payload() -> None:
+    made = ExecutorTable()
+    for number in range(2048):
+        made.add(Executor(f"e{number}", f"h{number // 8}", f"gpu{number % 8}"))
+        made.serve(f"e{number}", "m/1", 4, 1)
+    weights = {"h200": {("cpu:0", f"gpu{n}"): 0.5 for n in range(8)}}
+    made.set_affinity(AffinityMap(weights))
+    seen = made.shortlist("m/1", Place("h200", 0), random.Random(1), 64)
+    near = [int(p) for p, w in zip(seen.positions, seen.affinity, strict=True) if w == 0.5]
+    assert near == list(range(1600, 1608))
+    assert 64 <= len(seen) <= 72
 
 
 def test_a_reservation_is_released_exactly_once() -> None:

@@ -171,6 +171,9 @@ class BatchQueue(Generic[T]):
         """All that waits, by arrival."""
         return self._queue.entries()
 
+    def waiting_cost(self, tenant: str | None = None) -> float:
+        return self._queue.waiting_cost(tenant)
+
     def _fits(self, rows: int, size: int) -> bool:
         return rows <= self.policy.max_rows and size <= self.policy.max_bytes
 

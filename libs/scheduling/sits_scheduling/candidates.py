@@ -1,60 +1,51 @@
 """The executors that placement decides over, as arrays kept up to date by reservations."""
 
+import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from sits_scheduling.affinity import AffinityMap, Place
+from sits_scheduling.columns import Flags as Flags
+from sits_scheduling.columns import Floats as Floats
+from sits_scheduling.columns import Ints as Ints
+from sits_scheduling.columns import ModelColumns, grown
+from sits_scheduling.nearness import Executor as Executor
+from sits_scheduling.nearness import Nearness
 
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class Executor:
-    """Who it is and where it runs; `device` as topology names it."""
-
-    id: str
-    host: str = ""
-    device: str = ""
+UNKNOWN_COST_NS: Final = 1e6
+"""What a batch counts while nothing is known of its run time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """One decision's view. All arrays have shape [executors] and the same order.
+    """One decision's view. All arrays have the same length and order.
 
-    `batches` and `rows`: reserved for all models; `model_batches`: for this model.
-    `slots`: batches of this model it takes at once; `parallel`: how many run at once.
-    `affinity`: 0..1 from the payload's place, NaN where nothing is known.
+    `positions`: in the table. `batches` and `rows`: reserved for all models;
+    `model_batches`: for this model. `slots`: batches of this model it takes at once;
+    `parallel`: how many run at once. `wait_ns`: predicted until a new batch would start.
+    `speed`: run time over the fleet's, `service_ns`: the fleet's for this batch, 0 = not
+    known. `affinity`: 0..1 from the payload's place, NaN where nothing is known.
     `allowed`: connected, serves the model, not excluded.
     """
 
+    positions: Ints
     batches: Floats
     rows: Floats
     model_batches: Floats
     slots: Floats
     parallel: Floats
+    wait_ns: Floats
+    speed: Floats
     affinity: Floats
     allowed: Flags
+    service_ns: float = 0.0
+    payload_bytes: int = 0
 
     def __len__(self) -> int:
         return len(self.allowed)
-
-
-class _ModelColumns:
-    """What the table knows about one model."""
-
-    def __init__(self, size: int) -> None:
-        self.slots = np.zeros(size)
-        self.parallel = np.ones(size)
-        self.batches = np.zeros(size)
-        self.micro_batch_rows = np.zeros(size)
-
-    def grow(self, size: int) -> None:
-        for name, fill in (("slots", 0), ("parallel", 1), ("batches", 0), ("micro_batch_rows", 0)):
-            setattr(self, name, _grown(getattr(self, name), size, fill))
 
 
 class Reservation:
@@ -62,14 +53,15 @@ class Reservation:
 
     __slots__ = ("_release", "executor")
 
-    def __init__(self, executor: str, release: Callable[[], None]) -> None:
+    def __init__(self, executor: str, release: Callable[[int], None]) -> None:
         self.executor = executor
-        self._release: Callable[[], None] | None = release
+        self._release: Callable[[int], None] | None = release
 
-    def release(self) -> None:
+    def release(self, now_ns: int = 0) -> None:
+        """`now_ns` tells when its batch ended; the next one's progress counts from there."""
         release, self._release = self._release, None
         if release is not None:
-            release()
+            release(now_ns)
 
 
 class ExecutorTable:
@@ -82,11 +74,13 @@ class ExecutorTable:
     def __init__(self) -> None:
         self._executors: list[Executor | None] = []
         self._index: dict[str, int] = {}
+        self._free: list[int] = []
         self._batches = np.zeros(0)
         self._rows = np.zeros(0)
-        self._models: dict[str, _ModelColumns] = {}
-        self._affinity: dict[Place, Floats] = {}
-        self._map = AffinityMap()
+        self._backlog_ns = np.zeros(0)
+        self._since_ns = np.zeros(0)
+        self._models: dict[str, ModelColumns] = {}
+        self._nearness = Nearness(self._executors)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -97,68 +91,131 @@ class ExecutorTable:
     def __repr__(self) -> str:
         return f"<ExecutorTable {len(self)} executors, {self.batches_in_flight()} batches>"
 
+    # who is there
+
     def add(self, executor: Executor) -> None:
         """Put in an executor without models. Ids are unique for the life of a process."""
         position = self._free_position()
         self._executors[position] = executor
         self._index[executor.id] = position
-        self._affinity.clear()
+        self._nearness.changed()
 
     def remove(self, executor_id: str) -> None:
         """Take it out with all its load; releases that come later change nothing."""
         position = self._index.pop(executor_id)
         self._executors[position] = None
-        self._batches[position] = self._rows[position] = 0
+        self._free.append(position)
+        self._batches[position] = self._rows[position] = self._backlog_ns[position] = 0
         for columns in self._models.values():
-            columns.slots[position] = columns.batches[position] = 0
-        self._affinity.clear()
+            columns.clear(position)
+        self._nearness.changed()
 
     def serve(
         self, executor_id: str, model: str, slots: int, parallel: int, micro_batch_rows: int = 0
     ) -> None:
         """State what it takes of `model`; 0 slots = it does not serve it (any more)."""
-        columns = self._models.setdefault(model, _ModelColumns(len(self._executors)))
-        position = self._index[executor_id]
-        columns.slots[position] = slots
-        columns.parallel[position] = max(1, parallel)
-        columns.micro_batch_rows[position] = micro_batch_rows
+        columns = self._models.setdefault(model, ModelColumns(len(self._executors)))
+        columns.set(self._index[executor_id], slots, parallel, micro_batch_rows)
 
     def set_affinity(self, weights: AffinityMap) -> None:
-        self._map = weights
-        self._affinity.clear()
+        self._nearness.set_map(weights)
 
-    def candidates(self, model: str, place: Place, excluded: Collection[str] = ()) -> Candidates:
-        columns = self._models.get(model) or _ModelColumns(len(self._executors))
+    def set_speed(self, executor_id: str, model: str, speed: float) -> None:
+        """Its run time over the fleet's, as `ServiceTimes.speed` says. Unknown ids are late."""
+        position, columns = self._index.get(executor_id), self._models.get(model)
+        if position is not None and columns is not None:
+            columns.speed[position] = speed
+
+    def executor_at(self, position: int) -> str:
+        """Its id; empty when nobody is there."""
+        executor = self._executors[position]
+        return executor.id if executor is not None else ""
+
+    # decisions
+
+    def candidates(
+        self,
+        model: str,
+        place: Place,
+        excluded: Collection[str] = (),
+        now_ns: int = 0,
+        service_ns: float = 0.0,
+        payload_bytes: int = 0,
+    ) -> Candidates:
+        """All positions. `now_ns` lets what runs count only for what is left of it."""
+        columns = self._columns(model)
         allowed = columns.slots > 0
-        for executor_id in excluded:
-            if (position := self._index.get(executor_id)) is not None:
-                allowed[position] = False
+        self._exclude(excluded, allowed, None)
         return Candidates(
-            self._batches, self._rows, columns.batches, columns.slots, columns.parallel,
-            self._affinity_from(place), allowed,
+            np.arange(len(allowed)), self._batches, self._rows, columns.batches, columns.slots,
+            columns.parallel, self._wait_ns(slice(None), columns, now_ns), columns.speed,
+            self._nearness.whole(place), allowed, service_ns, payload_bytes,
         )  # fmt: skip
 
-    def reserve(self, position: int, model: str, rows: int) -> Reservation:
-        """Hold one batch of `rows` on the candidate at `position`."""
+    def shortlist(
+        self,
+        model: str,
+        place: Place,
+        rng: random.Random,
+        size: int,
+        excluded: Collection[str] = (),
+        now_ns: int = 0,
+        service_ns: float = 0.0,
+        payload_bytes: int = 0,
+    ) -> Candidates:
+        """All executors on the payload's host and `size` others, drawn with repetition.
+
+        The cost does not grow with the table. Best of a sample (Mitzenmacher 2001): with
+        d = 64 of n, the pick is among the best 1.5 % on average.
+        """
+        columns = self._columns(model)
+        serving = columns.serving()
+        draws = np.frombuffer(rng.randbytes(4 * size), dtype=np.uint32) % max(1, len(serving))
+        own, own_weights = self._nearness.own(place)
+        others, weights = self._nearness.elsewhere(place, serving[draws])
+        at = np.concatenate((own, others))
+        allowed = columns.slots[at] > 0
+        self._exclude(excluded, allowed, at)
+        return Candidates(
+            at, self._batches[at], self._rows[at], columns.batches[at], columns.slots[at],
+            columns.parallel[at], self._wait_ns(at, columns, now_ns), columns.speed[at],
+            np.concatenate((own_weights, weights)), allowed, service_ns, payload_bytes,
+        )  # fmt: skip
+
+    def reserve(
+        self, position: int, model: str, rows: int, cost_ns: float = 0.0, now_ns: int = 0
+    ) -> Reservation:
+        """Hold one batch of `rows` at `position`, predicted to run `cost_ns`."""
         executor = self._executors[position]
         assert executor is not None, "a candidate that is allowed is present"  # noqa: S101
-        self._change(position, model, 1, rows)
+        cost_ns = cost_ns or UNKNOWN_COST_NS
+        if not self._batches[position]:
+            self._since_ns[position] = now_ns
+        self._change(position, model, 1, rows, cost_ns)
 
-        def release() -> None:
+        def release(ended_ns: int) -> None:
             if self._index.get(executor.id) == position:
-                self._change(position, model, -1, -rows)
+                self._since_ns[position] = max(self._since_ns[position], ended_ns)
+                self._change(position, model, -1, -rows, -cost_ns)
 
         return Reservation(executor.id, release)
+
+    # sums
+
+    def serving(self, model: str) -> int:
+        """How many executors serve it."""
+        columns = self._models.get(model)
+        return len(columns.serving()) if columns else 0
 
     def capacity(self, model: str) -> tuple[int, int, int]:
         """Slots, parallel runs, and the smallest micro-batch limit of all executors."""
         columns = self._models.get(model)
-        if columns is None or not (serving := columns.slots > 0).any():
+        if columns is None or not len(serving := columns.serving()):
             return 0, 0, 0
         limits = columns.micro_batch_rows[serving]
         limits = limits[limits > 0]
         smallest = int(limits.min()) if len(limits) else 0
-        return int(columns.slots.sum()), int(columns.parallel[serving].sum()), smallest
+        return int(columns.slots[serving].sum()), int(columns.parallel[serving].sum()), smallest
 
     def batches_in_flight(self, executor_id: str | None = None) -> int:
         if executor_id is None:
@@ -168,37 +225,49 @@ class ExecutorTable:
     def rows_in_flight(self, executor_id: str) -> int:
         return int(self._rows[self._index[executor_id]])
 
-    def _affinity_from(self, place: Place) -> Floats:
-        known = self._affinity.get(place)
-        if known is None:
-            known = np.array(
-                [
-                    self._map.affinity(place, e.host, e.device) if e else np.nan
-                    for e in self._executors
-                ]
-            )
-            self._affinity[place] = known
-        return known
+    # steps
 
-    def _change(self, position: int, model: str, batches: int, rows: int) -> None:
+    def _columns(self, model: str) -> ModelColumns:
+        return self._models.get(model) or ModelColumns(len(self._executors))
+
+    def _exclude(self, excluded: Collection[str], allowed: Flags, at: Ints | None) -> None:
+        for executor_id in excluded:
+            if (position := self._index.get(executor_id)) is None:
+                continue
+            if at is None:
+                allowed[position] = False
+            else:
+                allowed &= at != position
+
+    def _wait_ns(self, at: Ints | slice, columns: ModelColumns, now_ns: int) -> Floats:
+        """Reserved time a parallel run, less what the running batches have done so far.
+
+        Weakness: counts one batch's progress for all that run in parallel, and nothing for
+        what other dispatchers sent there.
+        """
+        batches, parallel = self._batches[at], columns.parallel[at]
+        wait: Floats = self._backlog_ns[at] / parallel
+        if now_ns:
+            longest = self._backlog_ns[at] / np.maximum(batches, 1.0)
+            wait = wait - np.clip(now_ns - self._since_ns[at], 0.0, longest)
+        wait[batches < parallel] = 0.0
+        return wait
+
+    def _change(self, position: int, model: str, batches: int, rows: int, cost_ns: float) -> None:
         self._batches[position] += batches
         self._rows[position] += rows
         self._models[model].batches[position] += batches
+        left = self._backlog_ns[position] + cost_ns
+        # An empty executor has no backlog, whatever rounding left.
+        self._backlog_ns[position] = left if self._batches[position] else 0.0
 
     def _free_position(self) -> int:
-        for position, executor in enumerate(self._executors):
-            if executor is None:
-                return position
-        size = max(8, 2 * len(self._executors))
-        first = len(self._executors)
-        self._executors += [None] * (size - first)
-        self._batches, self._rows = _grown(self._batches, size), _grown(self._rows, size)
-        for columns in self._models.values():
-            columns.grow(size)
-        return first
-
-
-def _grown(array: Floats, size: int, fill: float = 0.0) -> Floats:
-    bigger = np.full(size, fill)
-    bigger[: len(array)] = array
-    return bigger
+        if not self._free:
+            first, size = len(self._executors), max(8, 2 * len(self._executors))
+            self._executors += [None] * (size - first)
+            self._free = list(range(size - 1, first - 1, -1))
+            for name in ("_batches", "_rows", "_backlog_ns", "_since_ns"):
+                setattr(self, name, grown(getattr(self, name), size))
+            for columns in self._models.values():
+                columns.grow(size)
+        return self._free.pop()

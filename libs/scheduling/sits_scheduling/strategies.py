@@ -1,145 +1,114 @@
-"""Placement strategies: filter, score, pick, over arrays of candidates."""
+"""Every strategy by name. A strategy names two things: which waiting work goes first, and where."""
 
 import random
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
 
-import numpy as np
+from sits_scheduling.candidates import Candidates
+from sits_scheduling.orders import ORDERS, Order
+from sits_scheduling.placements import (
+    AnyOf,
+    Decision,
+    HighestScore,
+    InTurn,
+    LeastLoaded,
+    Placement,
+    Scored,
+    Service,
+    Transfer,
+    Wait,
+)
 
-from sits_scheduling.candidates import Candidates, Flags, Floats
+Rng = random.Random
 
 
-class Filter(Protocol):
-    """Which candidates may be used at all."""
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """An order for what waits and a placement for what goes.
 
-    def __call__(self, candidates: Candidates) -> Flags: ...
-
-
-class Scorer(Protocol):
-    """A number from 0 (worst) to 1 (best) for each candidate."""
+    The eight names of D3 answer one of the two questions each, so a name fixes its own
+    half and the other half is the best there is: a placement goes with `priority`, an
+    order with `topo_aware`. `"fifo+random"` names both.
+    """
 
     name: str
+    order: Order
+    placement: Placement
 
-    def score(self, candidates: Candidates) -> Floats: ...
-
-
-class Picker(Protocol):
-    """One index among those allowed; -1 never: there is at least one."""
-
-    def pick(self, scores: Floats, allowed: Flags) -> int: ...
-
-
-def has_room(candidates: Candidates) -> Flags:
-    """Instances with a free slot, not excluded for this batch."""
-    room: Flags = candidates.allowed & (candidates.model_batches < candidates.slots)
-    return room
-
-
-class LeastLoaded:
-    """1 for an empty executor, falling with the batches it holds per parallel run.
-
-    Rule: 1 / (1 + batches / parallel), so that the first batch matters most. Weakness:
-    batches of all models are taken as equally long.
-    """
-
-    name = "load"
-
-    def score(self, candidates: Candidates) -> Floats:
-        scores: Floats = 1.0 / (1.0 + candidates.batches / candidates.parallel)
-        return scores
-
-
-class Affinity:
-    """How near an instance is to the payload, from measured weights.
-
-    Unknown counts as the mean of what is known, 0.5 when nothing is: affinity is a
-    preference, with no signal traffic still flows.
-    """
-
-    name = "affinity"
-
-    def score(self, candidates: Candidates) -> Floats:
-        known = ~np.isnan(candidates.affinity)
-        if not known.any():
-            return np.full(len(candidates), 0.5)
-        neutral = float(candidates.affinity[known].mean())
-        return np.where(known, candidates.affinity, neutral)
-
-
-class HighestScore:
-    """The best score; ties are broken at random, so that equals share the load."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-
-    def pick(self, scores: Floats, allowed: Flags) -> int:
-        masked = np.where(allowed, scores, -np.inf)
-        best = np.flatnonzero(masked >= masked.max() - 1e-9)
-        return int(best[self._rng.randrange(len(best))] if len(best) > 1 else best[0])
-
-
-class InTurn:
-    """The next allowed candidate after the last one picked."""
-
-    def __init__(self) -> None:
-        self._last = -1
-
-    def pick(self, scores: Floats, allowed: Flags) -> int:
-        usable = np.flatnonzero(allowed)
-        after = usable[usable > self._last]
-        self._last = int(after[0] if len(after) else usable[0])
-        return self._last
-
-
-class Placement(NamedTuple):
-    """The decision: position among the candidates, and each scorer's share in the pick."""
-
-    choice: int
-    scores: dict[str, float]
-
-
-class Strategy:
-    """Filter, then the weighted sum of scorers, then pick."""
-
-    def __init__(
-        self,
-        name: str,
-        scorers: Sequence[tuple[Scorer, float]],
-        picker: Picker,
-        keep: Filter = has_room,
-    ) -> None:
-        self.name = name
-        self._scorers, self._picker, self._keep = scorers, picker, keep
-
-    def place(self, candidates: Candidates) -> Placement | None:
+    def place(self, candidates: Candidates) -> Decision | None:
         """None when no candidate has room."""
-        allowed = self._keep(candidates)
-        if not allowed.any():
-            return None
-        terms = {scorer.name: scorer.score(candidates) * weight for scorer, weight in self._scorers}
-        total: Floats = sum(terms.values(), np.zeros(len(candidates)))
-        index = self._picker.pick(total, allowed)
-        return Placement(index, {name: float(values[index]) for name, values in terms.items()})
+        return self.placement.place(candidates)
 
     def __repr__(self) -> str:
-        return f"<Strategy {self.name}>"
+        return f"<Strategy {self.name}: {self.order.name}, {self.placement.name}>"
 
 
-# Load weighs more than nearness: a near instance with two batches waiting loses against
-# an empty far one, and wins against a far one that is as busy.
-_TOPOLOGY_WEIGHTS = (0.6, 0.4)
+def random_choice(rng: Rng) -> Placement:
+    """Any executor with room. The baseline; weakness: with n batches on n executors, the
+    fullest holds about log n / log log n of them."""
+    return Scored("random", [], AnyOf(rng))
 
 
-def _topo_aware(rng: random.Random) -> Strategy:
-    load, affinity = _TOPOLOGY_WEIGHTS
-    return Strategy(
-        "topo_aware", [(LeastLoaded(), load), (Affinity(), affinity)], HighestScore(rng)
-    )
+def round_robin(_rng: Rng) -> Placement:
+    """One after the other. Weakness: blind to long batches and slow executors."""
+    return Scored("round_robin", [], InTurn(), whole=True)
 
 
-STRATEGIES: dict[str, Callable[[random.Random], Strategy]] = {
-    "round_robin": lambda rng: Strategy("round_robin", [], InTurn()),
-    "least_loaded": lambda rng: Strategy("least_loaded", [(LeastLoaded(), 1.0)], HighestScore(rng)),
-    "topo_aware": _topo_aware,
+def least_loaded(rng: Rng) -> Placement:
+    """Fewest batches a parallel run (join the shortest queue). Weakness: counts, not times."""
+    return Scored("least_loaded", [LeastLoaded()], HighestScore(rng))
+
+
+def power_of_two(rng: Rng) -> Placement:
+    """The less loaded of two random ones (Mitzenmacher 2001). Weakness: near optimal only
+    while the two are alike; made for stale views, which a dispatcher's own table is not."""
+    return Scored("power_of_two", [LeastLoaded()], AnyOf(rng, draws=2))
+
+
+def topo_aware(rng: Rng) -> Placement:
+    """Earliest finish: transfer over measured links + predicted wait + predicted run time.
+
+    The three are microseconds and add up to a prediction, so that no weights are needed:
+    a near executor wins while the way is what differs, and loses to a far one as soon as
+    its queue costs more than the way. Weakness: as good as the predictions; a batch in
+    the queue of another dispatcher is not seen.
+    """
+    return Scored("topo_aware", [Transfer(), Wait(), Service()], HighestScore(rng))
+
+
+PLACEMENTS: Final[dict[str, Callable[[Rng], Placement]]] = {
+    "random": random_choice,
+    "round_robin": round_robin,
+    "least_loaded": least_loaded,
+    "power_of_two": power_of_two,
+    "topo_aware": topo_aware,
 }
-"""Every strategy by name; a factory gets the random source for ties."""
+
+DEFAULT_ORDER: Final = "priority"
+DEFAULT_PLACEMENT: Final = "topo_aware"
+
+Factory = Callable[[Rng], Strategy]
+"""Makes a strategy with its own state; the random source is for ties and samples."""
+
+
+def _paired(name: str, order: str, placement: str) -> Factory:
+    return lambda rng: Strategy(name, ORDERS[order](), PLACEMENTS[placement](rng))
+
+
+STRATEGIES: Final[Mapping[str, Factory]] = {
+    **{name: _paired(name, DEFAULT_ORDER, name) for name in PLACEMENTS},
+    **{name: _paired(name, name, DEFAULT_PLACEMENT) for name in ORDERS},
+}
+"""The eight strategies."""
+
+
+def factory(name: str, custom: Mapping[str, Factory] | None = None) -> Factory | None:
+    """The factory for one of `STRATEGIES`, of `custom`, or for `"order+placement"`; None for
+    an unknown name."""
+    if (own := (custom or {}).get(name) or STRATEGIES.get(name)) is not None:
+        return own
+    order, plus, placement = name.partition("+")
+    if plus and order in ORDERS and placement in PLACEMENTS:
+        return _paired(name, order, placement)
+    return None

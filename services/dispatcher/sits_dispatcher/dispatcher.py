@@ -48,7 +48,7 @@ class Dispatcher:
         self._executors: dict[str, Peer] = {}
         self._sharing: set[str] = set()
         self._in_flight: dict[int, Job] = {}
-        self._pending = Pending(settings.dispatcher_max_pending)
+        self._pending = Pending(settings.dispatcher_max_pending, placer.order)
         self._keys = count(1)
 
     def __repr__(self) -> str:
@@ -109,7 +109,7 @@ class Dispatcher:
                 self._metrics.dropped("late_result")
                 return
             del self._in_flight[job.key]
-            job.release()
+            self.placer.finished(job, header.times)
             self._metrics.returned(executor_id, job, failed=header.HasField("error"))
             self._answer(job, header, body)
             self.pump([job.model])

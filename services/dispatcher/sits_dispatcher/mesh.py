@@ -17,7 +17,6 @@ from sits_dispatcher.weights import Weights
 from sits_protos.v1.control_pb2 import GetStateResponse, PeerState
 from sits_protos.v1.link_pb2 import Credits, Hello, Role
 from sits_protos.v1.registry_pb2 import Lease
-from sits_scheduling.strategies import STRATEGIES
 
 log = structlog.get_logger()
 
@@ -105,7 +104,7 @@ class Mesh:
         changed = {m: s for m, s in shared.items() if self._seen_strategies.get(m) != s}
         self._seen_strategies = dict(shared)
         for model, strategy in changed.items():
-            if strategy in STRATEGIES:
+            if self.dispatcher.placer.knows(strategy):
                 with self.dispatcher.lock:
                     self.dispatcher.placer.switch(strategy, model)
             else:
@@ -118,7 +117,7 @@ class Mesh:
         placer = self.dispatcher.placer
         state.strategy = placer.default
         state.model_strategies.update(placer.by_model)
-        state.strategies.extend(sorted(STRATEGIES))
+        state.strategies.extend(placer.names())
         state.topology_age_s = self._weights.age_s()
         state.redis_configured = self.registry is not None
         state.redis_connected = self.redis_age_s() < CONNECTED_S

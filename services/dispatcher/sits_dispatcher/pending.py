@@ -1,65 +1,81 @@
-"""Micro-batches that wait for a free executor: by priority, then by arrival."""
+"""Micro-batches that wait for a free executor, in the order of their model's strategy."""
 
-import heapq
 from collections.abc import Callable, Iterator
-from itertools import count
 
+from sits_core.clock import now_ns
 from sits_dispatcher.job import Job
-from sits_scheduling.batching import DEFAULT_PRIORITY
+from sits_scheduling.entry import DEFAULT_PRIORITY, Entry
+from sits_scheduling.orders import Order
+from sits_scheduling.queueing import WorkQueue
 
 
 class Pending:
-    """Bounded. Not thread-safe: the dispatcher's lock covers it."""
+    """Bounded. Not thread-safe: the dispatcher's lock covers it.
 
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._lanes: dict[str, list[tuple[int, int, Job]]] = {}
-        self._order = count()
-        self._length = 0
+    A switched strategy takes hold when its model is looked at next.
+    """
+
+    def __init__(self, capacity: int, order_of: Callable[[str], Order]) -> None:
+        self._capacity, self._order_of = capacity, order_of
+        self._queues: dict[str, WorkQueue[Job]] = {}
 
     def __len__(self) -> int:
-        return self._length
+        return sum(map(len, self._queues.values()))
 
     def add(self, job: Job, *, force: bool = False) -> bool:
         """False when full. `force` is for jobs that were accepted before."""
-        if self._length >= self._capacity and not force:
+        if len(self) >= self._capacity and not force:
             return False
-        entry = (job.header.priority or DEFAULT_PRIORITY, next(self._order), job)
-        heapq.heappush(self._lanes.setdefault(job.model, []), entry)
-        self._length += 1
+        queue = self._queues.get(job.model)
+        if queue is None:
+            queue = self._queues[job.model] = WorkQueue(self._order_of(job.model))
+        queue.add(_entry(job))
         return True
 
     def first(self, model: str) -> Job | None:
-        lane = self._lanes.get(model)
-        return lane[0][2] if lane else None
+        queue = self._queues.get(model)
+        if queue is None:
+            return None
+        order = self._order_of(model)
+        if queue.order is not order:
+            queue.set_order(order)
+        entry = queue.first(now_ns())
+        return entry.item if entry is not None else None
 
-    def pop(self, model: str) -> Job:
-        job = heapq.heappop(self._lanes[model])[2]
-        self._length -= 1
-        if not self._lanes[model]:
-            del self._lanes[model]
-        return job
+    def pop(self, model: str) -> None:
+        """Take out what `first` returned."""
+        queue = self._queues[model]
+        queue.take(now_ns())
+        self._forget_if_empty(model, queue)
 
     def models(self) -> list[str]:
-        return list(self._lanes)
+        return list(self._queues)
 
     def remove(self, unwanted: Callable[[Job], bool]) -> list[Job]:
         """Take out all jobs that match."""
-        removed = [job for job in self._jobs() if unwanted(job)]
-        if removed:
-            gone = set(map(id, removed))
-            for model, lane in list(self._lanes.items()):
-                kept = [entry for entry in lane if id(entry[2]) not in gone]
-                heapq.heapify(kept)
-                self._lanes[model] = kept
-                if not kept:
-                    del self._lanes[model]
-            self._length -= len(removed)
+        removed: list[Job] = []
+        for model, queue in list(self._queues.items()):
+            for entry in list(_matching(queue, unwanted)):
+                queue.remove(entry)
+                removed.append(entry.item)
+            self._forget_if_empty(model, queue)
         return removed
 
-    def _jobs(self) -> Iterator[Job]:
-        for lane in self._lanes.values():
-            yield from (entry[2] for entry in lane)
+    def _forget_if_empty(self, model: str, queue: WorkQueue[Job]) -> None:
+        if not len(queue):
+            del self._queues[model]
 
     def __repr__(self) -> str:
-        return f"<Pending {self._length}/{self._capacity} for {len(self._lanes)} models>"
+        return f"<Pending {len(self)}/{self._capacity} for {len(self._queues)} models>"
+
+
+def _entry(job: Job) -> Entry[Job]:
+    header = job.header
+    return Entry(
+        job, header.rows, header.payload_bytes, job.received_ns,
+        header.earliest_deadline_unix_ns, header.priority or DEFAULT_PRIORITY, header.tenant,
+    )  # fmt: skip
+
+
+def _matching(queue: WorkQueue[Job], wanted: Callable[[Job], bool]) -> Iterator[Entry[Job]]:
+    return (entry for entry in queue.entries() if wanted(entry.item))

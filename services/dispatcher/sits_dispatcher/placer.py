@@ -4,10 +4,15 @@ import random
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from sits_core.clock import now_ns
 from sits_core.errors import NotFound
 from sits_dispatcher.job import Job
+from sits_protos.v1.link_pb2 import StageTimes
 from sits_scheduling.candidates import ExecutorTable
-from sits_scheduling.strategies import STRATEGIES, Strategy
+from sits_scheduling.orders import Order
+from sits_scheduling.placing import Batch, Placing
+from sits_scheduling.service_times import ServiceTimes
+from sits_scheduling.switchboard import Switchboard
 
 
 class Placed(NamedTuple):
@@ -19,56 +24,59 @@ class Placed(NamedTuple):
 
 
 class Placer:
-    """Owns the strategies. Switching replaces a name, so it takes no time and loses nothing.
-
-    Not thread-safe: the dispatcher's lock covers it.
-    """
+    """Translates between jobs and `sits_scheduling`. Not thread-safe: the dispatcher's lock
+    covers it."""
 
     def __init__(self, table: ExecutorTable, default: str, rng: random.Random) -> None:
-        self._table, self._rng = table, rng
-        self._made: dict[str, Strategy] = {}
-        self._default = self._known(default)
-        self._by_model: dict[str, str] = {}
+        self._switchboard = Switchboard(default, rng)
+        self._known(default)
+        self._placing = Placing(table, ServiceTimes(), self._switchboard, rng)
 
     @property
     def default(self) -> str:
-        return self._default
+        return self._switchboard.default
 
     @property
     def by_model(self) -> Mapping[str, str]:
-        return self._by_model
+        return self._switchboard.by_model
+
+    def knows(self, name: str) -> bool:
+        return self._switchboard.knows(name)
+
+    def names(self) -> list[str]:
+        return self._switchboard.names()
 
     def switch(self, strategy: str, model: str = "") -> str:
         """Use `strategy` from the next batch on, for one model or by default ("").
 
         Returns the previous one. Raises `NotFound` for an unknown name.
         """
-        name = self._known(strategy)
-        if model:
-            previous = self._by_model.get(model, self._default)
-            self._by_model[model] = name
-        else:
-            previous, self._default = self._default, name
-        return previous
+        self._known(strategy)
+        return self._switchboard.switch(strategy, model)
+
+    def order(self, model: str) -> Order:
+        """Which waiting micro-batch of `model`, a key of the table, goes first."""
+        return self._switchboard.strategy(model).order
 
     def place(self, job: Job, excluded: Collection[str] = ()) -> Placed | None:
         """Reserve an executor for `job`; None when none but the excluded has room."""
-        strategy = self._strategy(self._by_model.get(job.header.model, self._default))
-        candidates = self._table.candidates(job.model, job.place, excluded)
-        decision = strategy.place(candidates)
-        if decision is None:
+        placed = self._placing.place(_batch(job), now_ns(), excluded)
+        if placed is None:
             return None
-        job.reservation = self._table.reserve(decision.choice, job.model, job.header.rows)
-        return Placed(job.reservation.executor, strategy.name, decision.scores)
+        job.reservation = placed.reservation
+        return Placed(placed.executor, placed.strategy, placed.decision.scores)
 
-    def _strategy(self, name: str) -> Strategy:
-        made = self._made.get(name)
-        if made is None:
-            made = self._made[name] = STRATEGIES[name](self._rng)
-        return made
+    def finished(self, job: Job, times: StageTimes) -> None:
+        """Its result came: release the load, learn how long the executor worked on it."""
+        if job.reservation is not None:
+            ran_ns = times.executor_sent - times.input_started if times.input_started else 0
+            self._placing.finished(_batch(job), job.reservation, ran_ns, now_ns())
 
-    @staticmethod
-    def _known(name: str) -> str:
-        if name not in STRATEGIES:
-            raise NotFound(f"unknown strategy '{name}', expected one of {', '.join(STRATEGIES)}")
-        return name
+    def _known(self, name: str) -> None:
+        if not self.knows(name):
+            names = ", ".join(self.names())
+            raise NotFound(f"unknown strategy '{name}', expected one of {names}")
+
+
+def _batch(job: Job) -> Batch:
+    return Batch(job.model, job.header.rows, job.header.payload_bytes, job.place)

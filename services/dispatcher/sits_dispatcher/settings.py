@@ -17,9 +17,10 @@ class DispatcherSettings(Settings):
     dispatcher_executors: str = Field(
         default="", description="executor addresses besides those found through Redis, comma list"
     )
-    dispatcher_strategy: Literal["round_robin", "least_loaded", "topo_aware"] = Field(
-        default="topo_aware", description="placement strategy until it is switched"
-    )
+    dispatcher_strategy: Literal[
+        "random", "round_robin", "least_loaded", "power_of_two", "topo_aware",
+        "deadline", "fifo", "priority",
+    ] = Field(default="topo_aware", description="strategy until it is switched")  # fmt: skip
     dispatcher_max_pending: int = Field(
         default=1024, ge=1, description="micro-batches that may wait for a free executor"
     )

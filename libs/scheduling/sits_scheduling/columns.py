@@ -1,0 +1,53 @@
+"""What the table knows about one model: an array for each fact, an element for each position."""
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
+Flags = npt.NDArray[np.bool_]
+
+_FILL = {"slots": 0.0, "parallel": 1.0, "batches": 0.0, "micro_batch_rows": 0.0, "speed": 1.0}
+
+
+class ModelColumns:
+    """`slots`: batches it takes at once, 0 = does not serve it; `parallel`: how many run at
+    once; `batches`: reserved; `speed`: run time over the fleet's; `micro_batch_rows`: its
+    limit, 0 = none."""
+
+    def __init__(self, size: int) -> None:
+        self.slots = np.zeros(size)
+        self.parallel = np.ones(size)
+        self.batches = np.zeros(size)
+        self.micro_batch_rows = np.zeros(size)
+        self.speed = np.ones(size)
+        self._serving: Ints | None = None
+
+    def grow(self, size: int) -> None:
+        for name, fill in _FILL.items():
+            setattr(self, name, grown(getattr(self, name), size, fill))
+        self._serving = None
+
+    def set(self, position: int, slots: int, parallel: int, micro_batch_rows: int) -> None:
+        self.slots[position] = slots
+        self.parallel[position] = max(1, parallel)
+        self.micro_batch_rows[position] = micro_batch_rows
+        self._serving = None
+
+    def clear(self, position: int) -> None:
+        """Whoever was there has left."""
+        for name, fill in _FILL.items():
+            getattr(self, name)[position] = fill
+        self._serving = None
+
+    def serving(self) -> Ints:
+        """Positions that serve the model."""
+        if self._serving is None:
+            self._serving = np.flatnonzero(self.slots > 0)
+        return self._serving
+
+
+def grown(array: Floats, size: int, fill: float = 0.0) -> Floats:
+    bigger = np.full(size, fill)
+    bigger[: len(array)] = array
+    return bigger

@@ -1,0 +1,186 @@
+"""Where a batch runs: filter, score, pick, over arrays of candidates."""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+
+from sits_scheduling.candidates import UNKNOWN_COST_NS, Candidates, Flags, Floats
+
+HALF_COST_S: Final = 25e-6
+"""Topology's scale: weight = 1 / (1 + seconds a megabyte / this)."""
+NETWORK_NS_PER_BYTE: Final = 0.13
+"""Between nodes: 7.7 GB/s, measured on A100 hosts (35 on H100; the careful figure is taken)."""
+NETWORK_LATENCY_NS: Final = 20_000.0
+"""A message of 2 KB: 17 to 24 µs between nodes, 5 to 8 inside one."""
+LINK_LATENCY_NS: Final = 6_000.0
+NOMINAL_BYTES: Final = 65_536
+"""Taken where the size of a payload is not known, so that near still beats far."""
+_SPEED_STEPS: Final = 20.0
+"""Speeds count in steps of a twentieth, so that noise in them does not decide among equals."""
+
+
+class Decision(NamedTuple):
+    """`choice`: position in the table. `scores`: each term's part in the pick. The rest is
+    the whole comparison, for explanations: arrays over `candidates`, more is better."""
+
+    choice: int
+    scores: dict[str, float]
+    at: int
+    candidates: Candidates
+    terms: Mapping[str, Floats]
+
+
+class Placement(Protocol):
+    """`whole`: needs to see all executors, a sample would change its meaning."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def whole(self) -> bool: ...
+
+    def place(self, candidates: Candidates) -> Decision | None:
+        """None when no candidate has room."""
+        ...
+
+
+class Scorer(Protocol):
+    """A number for each candidate, more is better; terms of one placement add up."""
+
+    @property
+    def name(self) -> str: ...
+
+    def score(self, candidates: Candidates) -> Floats: ...
+
+
+class Picker(Protocol):
+    """One index among those allowed; there is at least one."""
+
+    def pick(self, scores: Floats, candidates: Candidates, allowed: Flags) -> int: ...
+
+
+def has_room(candidates: Candidates) -> Flags:
+    """Instances with a free slot, not excluded for this batch."""
+    room: Flags = candidates.allowed & (candidates.model_batches < candidates.slots)
+    return room
+
+
+class Scored:
+    """Filter by room, add up the scorers' terms, pick."""
+
+    def __init__(
+        self, name: str, scorers: Sequence[Scorer], picker: Picker, *, whole: bool = False
+    ) -> None:
+        self.name, self.whole = name, whole
+        self._scorers, self._picker = scorers, picker
+
+    def place(self, candidates: Candidates) -> Decision | None:
+        allowed = has_room(candidates)
+        if not allowed.any():
+            return None
+        terms = {scorer.name: scorer.score(candidates) for scorer in self._scorers}
+        total: Floats = sum(terms.values(), np.zeros(len(candidates)))
+        index = self._picker.pick(total, candidates, allowed)
+        scores = {name: float(values[index]) for name, values in terms.items()}
+        return Decision(int(candidates.positions[index]), scores, index, candidates, terms)
+
+    def __repr__(self) -> str:
+        return f"<Scored {self.name}>"
+
+
+# scorers
+
+
+class LeastLoaded:
+    """1 for an empty executor, falling with the batches it holds a parallel run.
+
+    Weakness: batches of all models, sizes and instances are taken as equally long.
+    """
+
+    name = "load"
+
+    def score(self, candidates: Candidates) -> Floats:
+        scores: Floats = 1.0 / (1.0 + candidates.batches / candidates.parallel)
+        return scores
+
+
+class Transfer:
+    """Minus the microseconds to bring the payload there, from measured weights (D1).
+
+    Topology publishes weight = 1 / (1 + cost / 25 µs a MB), so that the weight gives the
+    cost back. Unknown costs the mean of what is known: affinity is a preference, without a
+    signal traffic still flows. Weakness: other hosts are all equally far.
+    """
+
+    name = "transfer_us"
+
+    def score(self, candidates: Candidates) -> Floats:
+        affinity, size = candidates.affinity, candidates.payload_bytes or NOMINAL_BYTES
+        known = ~np.isnan(affinity)
+        ns_per_byte = (1.0 / np.maximum(affinity, 1e-3) - 1.0) * (HALF_COST_S * 1e3)
+        far_ns = NETWORK_LATENCY_NS + size * NETWORK_NS_PER_BYTE
+        cost = np.where(affinity > 0, LINK_LATENCY_NS + size * ns_per_byte, far_ns)
+        if not known.all():
+            cost[~known] = cost[known].mean() if known.any() else LINK_LATENCY_NS
+        return cost * -1e-3
+
+
+class Wait:
+    """Minus the microseconds until the batch would start there."""
+
+    name = "wait_us"
+
+    def score(self, candidates: Candidates) -> Floats:
+        return candidates.wait_ns * -1e-3
+
+
+class Service:
+    """Minus the microseconds the batch would run there."""
+
+    name = "service_us"
+
+    def score(self, candidates: Candidates) -> Floats:
+        speed = np.round(candidates.speed * _SPEED_STEPS) / _SPEED_STEPS
+        return speed * ((candidates.service_ns or UNKNOWN_COST_NS) * -1e-3)
+
+
+# pickers
+
+
+class HighestScore:
+    """The best score; ties are broken at random, so that equals share the load."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def pick(self, scores: Floats, candidates: Candidates, allowed: Flags) -> int:
+        masked = np.where(allowed, scores, -np.inf)
+        best = np.flatnonzero(masked >= masked.max() - 1e-9)
+        return int(best[self._rng.randrange(len(best))] if len(best) > 1 else best[0])
+
+
+class InTurn:
+    """The next allowed position after the last one picked."""
+
+    def __init__(self) -> None:
+        self._last = -1
+
+    def pick(self, scores: Floats, candidates: Candidates, allowed: Flags) -> int:
+        usable = np.flatnonzero(allowed)
+        after = usable[candidates.positions[usable] > self._last]
+        index = int(after[0] if len(after) else usable[0])
+        self._last = int(candidates.positions[index])
+        return index
+
+
+class AnyOf:
+    """A random one of those allowed; of `draws`, the one with the best score."""
+
+    def __init__(self, rng: random.Random, draws: int = 1) -> None:
+        self._rng, self._draws = rng, draws
+
+    def pick(self, scores: Floats, candidates: Candidates, allowed: Flags) -> int:
+        usable = np.flatnonzero(allowed)
+        drawn = [int(usable[self._rng.randrange(len(usable))]) for _ in range(self._draws)]
+        return max(drawn, key=scores.__getitem__)

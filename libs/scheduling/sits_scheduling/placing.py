@@ -1,0 +1,99 @@
+"""Places one batch: strategy in force, predicted costs, reservation. What the dispatcher and
+the simulator call."""
+
+import random
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from sits_scheduling.affinity import Place
+from sits_scheduling.candidates import Candidates, ExecutorTable, Reservation
+from sits_scheduling.placements import Decision
+from sits_scheduling.service_times import ServiceTimes
+from sits_scheduling.strategies import Strategy
+from sits_scheduling.switchboard import Switchboard
+
+EXACT_UP_TO: Final = 512
+"""Executors of a model that a decision compares one by one; beyond, it takes a shortlist."""
+SHORTLIST: Final = 64
+
+
+class Batch(NamedTuple):
+    """What is placed. `model` is the table's key; `place` is where the payload lies."""
+
+    model: str
+    rows: int = 1
+    payload_bytes: int = 0
+    place: Place = Place("")
+
+
+class Placed(NamedTuple):
+    """Where it went, by which strategy, and the load that is held for it."""
+
+    strategy: str
+    decision: Decision
+    reservation: Reservation
+
+    @property
+    def executor(self) -> str:
+        return self.reservation.executor
+
+
+class Placing:
+    """Owns no state of its own but the parts': table, run times, strategies."""
+
+    def __init__(
+        self, table: ExecutorTable, times: ServiceTimes, strategies: Switchboard, rng: random.Random
+    ) -> None:
+        self.table, self.times, self.strategies = table, times, strategies
+        self._rng = rng
+
+    def place(self, batch: Batch, now_ns: int = 0, excluded: Collection[str] = ()) -> Placed | None:
+        """Reserve an executor; None when none but the excluded has room."""
+        strategy = self.strategies.strategy(batch.model)
+        decision = self.decide(strategy, batch, now_ns, excluded)
+        if decision is None:
+            return None
+        seen = decision.candidates
+        cost_ns = seen.service_ns * float(seen.speed[decision.at])
+        reservation = self.table.reserve(decision.choice, batch.model, batch.rows, cost_ns, now_ns)
+        return Placed(strategy.name, decision, reservation)
+
+    def decide(
+        self, strategy: Strategy, batch: Batch, now_ns: int = 0, excluded: Collection[str] = ()
+    ) -> Decision | None:
+        """The choice alone. Large tables are sampled first and seen whole only when the
+        sample has no room, which is when most of them are full."""
+        whole = strategy.placement.whole or self.table.serving(batch.model) <= EXACT_UP_TO
+        if not whole:
+            decision = strategy.place(self._view(batch, now_ns, excluded, sample=True))
+            if decision is not None:
+                return decision
+        return strategy.place(self._view(batch, now_ns, excluded, sample=False))
+
+    def finished(
+        self, batch: Batch, reservation: Reservation, ran_ns: float, now_ns: int = 0
+    ) -> None:
+        """Its answer came: release the load, and learn how long it ran (0 = it did not)."""
+        reservation.release(now_ns)
+        if ran_ns > 0:
+            executor = reservation.executor
+            self.times.observe(batch.model, batch.rows, executor, ran_ns)
+            self.table.set_speed(executor, batch.model, self.times.speed(batch.model, executor))
+
+    def lost(self, executor_id: str) -> None:
+        """An executor left: its load, and what was learnt of it, go."""
+        self.table.remove(executor_id)
+        self.times.forget(executor_id)
+
+    def _view(
+        self, batch: Batch, now_ns: int, excluded: Collection[str], *, sample: bool
+    ) -> Candidates:
+        service_ns = self.times.expected_ns(batch.model, batch.rows)
+        if sample:
+            return self.table.shortlist(
+                batch.model, batch.place, self._rng, SHORTLIST, excluded, now_ns, service_ns,
+                batch.payload_bytes,
+            )  # fmt: skip
+        return self.table.candidates(
+            batch.model, batch.place, excluded, now_ns, service_ns, batch.payload_bytes
+        )
