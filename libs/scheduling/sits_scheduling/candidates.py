@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from sits_scheduling.affinity import AffinityMap, Place
 from sits_scheduling.columns import Flags as Flags
@@ -75,6 +76,7 @@ class ExecutorTable:
         self._executors: list[Executor | None] = []
         self._index: dict[str, int] = {}
         self._free: list[int] = []
+        self._ids = np.zeros(0, dtype=np.object_)
         self._batches = np.zeros(0)
         self._rows = np.zeros(0)
         self._backlog_ns = np.zeros(0)
@@ -97,6 +99,7 @@ class ExecutorTable:
         """Put in an executor without models. Ids are unique for the life of a process."""
         position = self._free_position()
         self._executors[position] = executor
+        self._ids[position] = executor.id
         self._index[executor.id] = position
         self._nearness.changed()
 
@@ -130,6 +133,11 @@ class ExecutorTable:
         """Its id; empty when nobody is there."""
         executor = self._executors[position]
         return executor.id if executor is not None else ""
+
+    def ids(self, positions: Ints) -> npt.NDArray[np.object_]:
+        """Executor ids at several positions; of those that left, the last one there."""
+        found: npt.NDArray[np.object_] = self._ids[positions]
+        return found
 
     # decisions
 
@@ -265,6 +273,7 @@ class ExecutorTable:
         if not self._free:
             first, size = len(self._executors), max(8, 2 * len(self._executors))
             self._executors += [None] * (size - first)
+            self._ids = np.concatenate((self._ids, np.full(size - first, "", dtype=np.object_)))
             self._free = list(range(size - 1, first - 1, -1))
             for name in ("_batches", "_rows", "_backlog_ns", "_since_ns"):
                 setattr(self, name, grown(getattr(self, name), size))

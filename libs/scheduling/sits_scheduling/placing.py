@@ -6,9 +6,12 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from sits_scheduling.affinity import Place
+from sits_scheduling.batching import CloseReason
 from sits_scheduling.candidates import Candidates, ExecutorTable, Reservation
+from sits_scheduling.explain import DecisionLog
 from sits_scheduling.placements import Decision
 from sits_scheduling.service_times import ServiceTimes
+from sits_scheduling.shadow import Shadow
 from sits_scheduling.strategies import Strategy
 from sits_scheduling.switchboard import Switchboard
 
@@ -18,12 +21,15 @@ SHORTLIST: Final = 64
 
 
 class Batch(NamedTuple):
-    """What is placed. `model` is the table's key; `place` is where the payload lies."""
+    """What is placed. `model` is the table's key; `place` is where the payload lies. The rest
+    is for explanations."""
 
     model: str
     rows: int = 1
     payload_bytes: int = 0
     place: Place = Place("")
+    request_ids: tuple[str, ...] = ()
+    closed_by: CloseReason | None = None
 
 
 class Placed(NamedTuple):
@@ -39,12 +45,18 @@ class Placed(NamedTuple):
 
 
 class Placing:
-    """Owns no state of its own but the parts': table, run times, strategies."""
+    """Puts the parts together: table, run times, strategies; a log and a shadow if given."""
 
     def __init__(
-        self, table: ExecutorTable, times: ServiceTimes, strategies: Switchboard, rng: random.Random
+        self,
+        table: ExecutorTable,
+        times: ServiceTimes,
+        strategies: Switchboard,
+        rng: random.Random,
+        log: DecisionLog | None = None,
     ) -> None:
-        self.table, self.times, self.strategies = table, times, strategies
+        self.table, self.times, self.strategies, self.log = table, times, strategies, log
+        self.shadow: Shadow | None = None
         self._rng = rng
 
     def place(self, batch: Batch, now_ns: int = 0, excluded: Collection[str] = ()) -> Placed | None:
@@ -53,10 +65,16 @@ class Placing:
         decision = self.decide(strategy, batch, now_ns, excluded)
         if decision is None:
             return None
-        seen = decision.candidates
-        cost_ns = seen.service_ns * float(seen.speed[decision.at])
-        reservation = self.table.reserve(decision.choice, batch.model, batch.rows, cost_ns, now_ns)
-        return Placed(strategy.name, decision, reservation)
+        if self.shadow is not None:
+            self.shadow.observe(decision)
+        if self.log is not None:
+            ids, closed = batch.request_ids, batch.closed_by
+            self.log.write(ids, batch.model, strategy.name, decision, self.table, now_ns, closed)
+        return Placed(strategy.name, decision, self._reserve(batch, decision, now_ns))
+
+    def set_shadow(self, name: str) -> None:
+        """Let a known strategy decide beside the one in force; "" ends it."""
+        self.shadow = Shadow(self.strategies.another(name)) if name else None
 
     def decide(
         self, strategy: Strategy, batch: Batch, now_ns: int = 0, excluded: Collection[str] = ()
@@ -84,6 +102,11 @@ class Placing:
         """An executor left: its load, and what was learnt of it, go."""
         self.table.remove(executor_id)
         self.times.forget(executor_id)
+
+    def _reserve(self, batch: Batch, decision: Decision, now_ns: int) -> Reservation:
+        seen = decision.candidates
+        cost_ns = seen.service_ns * float(seen.speed[decision.at])
+        return self.table.reserve(decision.choice, batch.model, batch.rows, cost_ns, now_ns)
 
     def _view(
         self, batch: Batch, now_ns: int, excluded: Collection[str], *, sample: bool

@@ -1,0 +1,172 @@
+"""Why a request went where it went: the last decisions, kept small and rendered when asked."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sits_scheduling.batching import CloseReason
+from sits_scheduling.candidates import ExecutorTable
+from sits_scheduling.placements import Decision, has_room
+
+CAPACITY: Final = 10_000
+KEPT: Final = 8
+"""Candidates kept of a decision: the pick and the best others."""
+_TERMS: Final = 4
+
+Names = npt.NDArray[np.object_]
+
+
+class Option(NamedTuple):
+    """A candidate and what spoke for it; more is better. `room`: it could have been picked."""
+
+    executor: str
+    scores: dict[str, float]
+    room: bool
+
+    @property
+    def total(self) -> float:
+        return sum(self.scores.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One decision. `options` holds the pick first, then the best others; `considered` and
+    `eligible` count all candidates and those with room."""
+
+    request_ids: tuple[str, ...]
+    decided_ns: int
+    model: str
+    strategy: str
+    closed_by: CloseReason | None
+    considered: int
+    eligible: int
+    options: tuple[Option, ...]
+
+    @property
+    def pick(self) -> Option:
+        return self.options[0]
+
+    def compact(self) -> str:
+        """For trailing metadata, such as `executor=e3;strategy=topo_aware;of=64;...`."""
+        terms = ";".join(f"{name}={value:.4g}" for name, value in self.pick.scores.items())
+        closed = f";closed_by={self.closed_by.name.lower()}" if self.closed_by else ""
+        chosen = f"executor={self.pick.executor};strategy={self.strategy};of={self.eligible}"
+        return f"{chosen};{terms}{closed}" if terms else f"{chosen}{closed}"
+
+
+@dataclass(slots=True, eq=False)
+class _Head:
+    """What of a record is not an array."""
+
+    request_ids: tuple[str, ...]
+    decided_ns: int
+    model: str
+    strategy: str
+    closed_by: CloseReason | None
+    considered: int
+    eligible: int
+    kept: int
+    terms: tuple[str, ...]
+    executors: Names
+
+
+class DecisionLog:
+    """A ring of the last decisions, found by request id. The oldest are overwritten.
+
+    Writing copies a few scores into arrays that exist already; names and dictionaries are
+    made when somebody asks. Not thread-safe. Weakness: of a large comparison only the best
+    `KEPT` are remembered, and of each at most four terms.
+    """
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self._heads: list[_Head | None] = [None] * capacity
+        self._scores = np.zeros((capacity, KEPT, _TERMS), dtype=np.float32)
+        self._room = np.zeros((capacity, KEPT), dtype=np.bool_)
+        self._slots: dict[str, int] = {}
+        self._next = 0
+
+    def __len__(self) -> int:
+        return min(self._next, len(self._heads))
+
+    def __repr__(self) -> str:
+        return f"<DecisionLog {len(self)} of {len(self._heads)}>"
+
+    def write(
+        self,
+        request_ids: Sequence[str],
+        model: str,
+        strategy: str,
+        decision: Decision,
+        table: ExecutorTable,
+        now_ns: int,
+        closed_by: CloseReason | None = None,
+    ) -> None:
+        """Keep `decision`. Call before its load is reserved."""
+        slot = self._next % len(self._heads)
+        self._forget(slot)
+        self._next += 1
+        room = has_room(decision.candidates)
+        top = _best(decision, room)
+        terms = tuple(decision.terms)[:_TERMS]
+        for column, name in enumerate(terms):
+            self._scores[slot, : len(top), column] = decision.terms[name][top]
+        self._room[slot, : len(top)] = room[top]
+        self._heads[slot] = _Head(
+            tuple(request_ids), now_ns, model, strategy, closed_by, int(np.count_nonzero(
+                decision.candidates.allowed)), int(np.count_nonzero(room)), len(top), terms,
+            table.ids(decision.candidates.positions[top]),
+        )  # fmt: skip
+        for request_id in request_ids:
+            self._slots[request_id] = slot
+
+    def find(self, request_id: str) -> Explanation | None:
+        """The last decision about this request; None when it is not remembered."""
+        slot = self._slots.get(request_id)
+        return self._render(slot) if slot is not None else None
+
+    def latest(self, count: int) -> list[Explanation]:
+        """The newest first."""
+        newest = range(self._next - 1, self._next - 1 - min(count, len(self)), -1)
+        rendered = (self._render(number % len(self._heads)) for number in newest)
+        return [explanation for explanation in rendered if explanation is not None]
+
+    def _render(self, slot: int) -> Explanation | None:
+        head = self._heads[slot]
+        if head is None:
+            return None
+        options = tuple(
+            Option(
+                str(head.executors[rank]),
+                {
+                    name: float(self._scores[slot, rank, column])
+                    for column, name in enumerate(head.terms)
+                },
+                bool(self._room[slot, rank]),
+            )
+            for rank in range(head.kept)
+        )
+        return Explanation(
+            head.request_ids, head.decided_ns, head.model, head.strategy, head.closed_by,
+            head.considered, head.eligible, options,
+        )  # fmt: skip
+
+    def _forget(self, slot: int) -> None:
+        head = self._heads[slot]
+        if head is not None:
+            for request_id in head.request_ids:
+                if self._slots.get(request_id) == slot:
+                    del self._slots[request_id]
+
+
+def _best(decision: Decision, room: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
+    """Rows of the pick and of the best others, best first, those with room before the rest."""
+    total = sum(decision.terms.values(), np.zeros(len(room)))
+    ranked = np.where(decision.candidates.allowed, np.where(room, total, total - 1e12), -math.inf)
+    ranked[decision.at] = math.inf
+    top = np.argpartition(-ranked, min(KEPT, len(ranked) - 1))[:KEPT]
+    top = top[ranked[top] > -math.inf]
+    return top[np.argsort(-ranked[top], kind="stable")]
