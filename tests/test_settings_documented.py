@@ -26,7 +26,9 @@ def settings_of(service: str) -> type[Settings] | None:
 
 def as_written(default: object) -> str:
     """As in a table cell; nothing and the empty text are both blank."""
-    return "" if default is None else str(default).lower() if default is False else str(default)
+    if isinstance(default, bool):
+        return str(default).lower()
+    return "" if default is None else str(default)
 
 
 def defaults(settings: type[Settings]) -> dict[str, str]:

@@ -1,5 +1,7 @@
 """Settings come from SITS_ variables; a wrong one is named."""
 
+from pathlib import Path
+
 import pytest
 from pydantic import Field
 
@@ -88,3 +90,29 @@ def test_only_this_machine_reaches_a_loopback_address(bind: str) -> None:
 @pytest.mark.parametrize("bind", ["0.0.0.0:1", "[::]:1", ":1", "10.0.0.1:1", "localhost.evil:1"])
 def test_other_machines_reach_the_rest(bind: str) -> None:
     assert not is_loopback(bind)
+
+
+@pytest.mark.parametrize("name", ["mesh_token", "admin_token"])
+class TestTokenFiles:
+    def read(self, name: str, content: bytes | None, folder: Path, **more: str) -> Own:
+        path = folder / "token"
+        if content is not None:
+            path.write_bytes(content)
+        return load(Own, "executor", {f"SITS_{name.upper()}_FILE": str(path), **more})
+
+    def test_a_token_may_lie_in_a_file(self, name: str, tmp_path: Path) -> None:
+        own = self.read(name, b"hunter2\n", tmp_path)
+        assert own.secret(name) == "hunter2"
+        assert "hunter2" not in repr(own)
+
+    def test_a_file_and_a_token_are_refused(self, name: str, tmp_path: Path) -> None:
+        with pytest.raises(SettingsError, match=f"SITS_{name.upper()}: .*not both") as caught:
+            self.read(name, b"hunter2", tmp_path, **{f"SITS_{name.upper()}": "hunter3"})
+        assert "hunter" not in str(caught.value)
+
+    @pytest.mark.parametrize("content", [None, b"", b"\n", b"\xff\xfe"])
+    def test_a_file_without_a_token_is_refused(
+        self, name: str, content: bytes | None, tmp_path: Path
+    ) -> None:
+        with pytest.raises(SettingsError, match=f"SITS_{name.upper()}: .*token"):
+            self.read(name, content, tmp_path)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import grpc
 import pytest
@@ -87,7 +88,7 @@ def stub(control: FakeControl) -> Iterator[ControlStub]:
 
 @pytest.fixture
 def repository(catalog: FakeCatalog, stub: ControlStub) -> Repository:
-    return Repository(catalog, lambda: stub, token=TOKEN, announce_timeout_s=0.05)
+    return Repository(catalog, lambda: nullcontext(stub), token=TOKEN, announce_timeout_s=0.05)
 
 
 def unreachable() -> ControlStub:
@@ -278,7 +279,7 @@ def test_no_dispatcher_is_unavailable(catalog: FakeCatalog) -> None:
 def test_a_refused_mesh_token_is_not_blamed_on_the_caller(
     catalog: FakeCatalog, stub: ControlStub
 ) -> None:
-    repository = Repository(catalog, lambda: stub, token="another")  # noqa: S106
+    repository = Repository(catalog, lambda: nullcontext(stub), token="another")  # noqa: S106
     with pytest.raises(Internal, match="SITS_MESH_TOKEN must be the same"):
         repository.load(load("m"))
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import grpc
 
 from sits_core.errors import safe_text
-from sits_core.rpc import message_options, token_metadata
+from sits_core.rpc import channel, message_options, token_metadata
+from sits_core.tls import client_tls_from
 
 TIMEOUT_S = 5.0
 MAX_MESSAGE_BYTES = (1 << 31) - 1
@@ -36,14 +37,18 @@ def tokens() -> tuple[tuple[str, str], ...]:
     )
 
 
+def open_channel(address: str) -> grpc.Channel:
+    """Over TLS when the SITS_TLS_ variables say so."""
+    tls = client_tls_from(os.environ)
+    return channel(address, tls, message_options(MAX_MESSAGE_BYTES))
+
+
 @contextmanager
 def reached(place: Place) -> Iterator[grpc.Channel]:
     """A channel for a few calls; a failed call becomes a `CliError`."""
-    with grpc.insecure_channel(
-        place.address, options=message_options(MAX_MESSAGE_BYTES)
-    ) as channel:
+    with open_channel(place.address) as opened:
         try:
-            yield channel
+            yield opened
         except grpc.RpcError as error:
             raise rpc_failed(error, place) from None
 

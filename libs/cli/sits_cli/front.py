@@ -8,7 +8,9 @@ from typing import Any
 from tritonclient import grpc as triton
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
-from sits_cli.client import Place, failed
+from sits_cli.client import MAX_MESSAGE_BYTES, Place, failed
+from sits_core.rpc import Options, message_options
+from sits_core.tls import client_tls_from
 
 # tritonclient has no types.
 Client = Any
@@ -28,7 +30,7 @@ class Credential(triton.InferenceServerClientPlugin):  # type: ignore[misc] # un
 @contextmanager
 def connected(place: Place) -> Iterator[Client]:
     """A client of the front door; its failed calls become `CliError`s."""
-    client = triton.InferenceServerClient(place.address)
+    client = triton.InferenceServerClient(place.address, **_tls())
     secret = os.environ.get("SITS_CLI_API_KEY") or os.environ.get("SITS_ADMIN_TOKEN")
     if secret:
         client.register_plugin(Credential(secret))
@@ -39,6 +41,23 @@ def connected(place: Place) -> Iterator[Client]:
         raise failed(code, error.message() or "", place) from None
     finally:
         client.close()
+
+
+def _tls() -> dict[str, Any]:
+    """Arguments of tritonclient for what the SITS_TLS_ variables say."""
+    tls = client_tls_from(os.environ)
+    if tls is None:
+        return {}
+    options: Options = message_options(MAX_MESSAGE_BYTES)
+    if tls.server_name is not None:
+        options.append(("grpc.ssl_target_name_override", tls.server_name))
+    return {
+        "ssl": True,
+        "root_certificates": tls.files.ca,
+        "private_key": tls.files.key,
+        "certificate_chain": tls.files.cert,
+        "channel_args": options,
+    }
 
 
 def np_dtype(datatype: str) -> Any:

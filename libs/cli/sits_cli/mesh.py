@@ -1,5 +1,6 @@
 """The whole mesh on this machine: four kinds of service and Redis, as children of ours."""
 
+import os
 import signal
 import threading
 import time
@@ -114,7 +115,10 @@ class Mesh:
         return [*self._health_addresses()]
 
     def ready(self, name: str) -> bool:
-        return self.pid(name) is not None and health.ready(self._health_addresses()[name])
+        if self.pid(name) is None:
+            return False
+        environ = {**os.environ, **self.plan.env}
+        return health.ready(self._health_addresses()[name], environ=environ)
 
     def wait_ready(
         self,

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import grpc
 
-from sits_cli.client import MAX_MESSAGE_BYTES, TIMEOUT_S, Place, reached, tokens
+from sits_cli.client import TIMEOUT_S, Place, open_channel, reached, tokens
 from sits_cli.waterfall import Span, SpanLink, Waterfall, build, linked_traces
-from sits_core.rpc import message_options
 from sits_protos.v1 import control_pb2 as pb
 from sits_protos.v1.control_pb2_grpc import ControlStub
 
@@ -56,8 +55,7 @@ def waterfall(places: Sequence[Place], trace_id: bytes) -> Waterfall:
 
 
 def _ask(place: Place, request: pb.GetSpansRequest) -> list[Span] | None:
-    options = message_options(MAX_MESSAGE_BYTES)
-    with grpc.insecure_channel(place.address, options=options) as channel:
+    with open_channel(place.address) as channel:
         try:
             answer = ControlStub(channel).GetSpans(request, timeout=TIMEOUT_S, metadata=tokens())
         except grpc.RpcError:

@@ -1,6 +1,8 @@
 """Prometheus metrics: one registry a process, label values and series bounded."""
 
 import socket
+import ssl
+import sys
 import threading
 from collections.abc import Iterator
 from socketserver import TCPServer
@@ -18,6 +20,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import ThreadingWSGIServer
 
 from sits_core.settings import SettingsError, host_of
+from sits_core.tls import ServerTls
 
 OVERFLOW = "other"
 """Label value shared by all names beyond the limit, and by unknown ones."""
@@ -82,8 +85,11 @@ def fair_shares(wanted: list[int], total: int) -> list[int]:
     return shares
 
 
-def serve_metrics(bind: str, registry: CollectorRegistry) -> WSGIServer:
+def serve_metrics(
+    bind: str, registry: CollectorRegistry, tls: ServerTls | None = None
+) -> WSGIServer:
     """Serve `/metrics` on `bind` (host:port); `shutdown()` on the result stops it."""
+    context = tls.context() if tls is not None else None
     host, port = host_of(bind), bind.rpartition(":")[2]
     server_class = _Server6 if ":" in host else _Server
     try:
@@ -91,12 +97,29 @@ def serve_metrics(bind: str, registry: CollectorRegistry) -> WSGIServer:
     except (OSError, ValueError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or "expected host:port"
         raise SettingsError(f"cannot serve metrics on {bind}: {reason}") from None
+    server.tls = context
     server.set_app(make_wsgi_app(registry))
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server
 
 
 class _Server(ThreadingWSGIServer):
+    tls: ssl.SSLContext | None = None
+
+    def get_request(self) -> tuple[socket.socket, object]:
+        connection, peer = super().get_request()
+        if self.tls is not None:
+            # The handshake happens with the first read, on the connection's own thread.
+            connection = self.tls.wrap_socket(
+                connection, server_side=True, do_handshake_on_connect=False
+            )
+        return connection, peer
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A scraper that left, or one without the right certificate, is no traceback."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]  # the parent's business
+
     def server_bind(self) -> None:
         # The parent's looks its own name up in the DNS, which may take seconds.
         TCPServer.server_bind(self)

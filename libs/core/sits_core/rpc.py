@@ -11,11 +11,16 @@ from grpc_reflection.v1alpha import reflection
 
 from sits_core.interceptors import ErrorInterceptor, Interceptor, Metadata, TokenInterceptor
 from sits_core.settings import Settings, SettingsError, is_loopback
+from sits_core.tls import ClientTls, ServerTls, client_tls, server_tls
 
 AUTHORIZATION = "authorization"
 SERVER_THREADS = 1024
 """A long-lived stream holds a thread for its life; threads are made on demand. Calls
 beyond are refused, since they might wait for ever."""
+
+ALIVE = "alive"
+"""Name that health checks may ask for: SERVING for as long as the server answers at all, where
+the server itself ("") says whether it is ready."""
 
 Options = list[tuple[str, int | str]]
 
@@ -62,8 +67,32 @@ def channel_options(max_bytes: int) -> Options:
     ]
 
 
-def open_channel(address: str, settings: Settings) -> grpc.Channel:
-    return grpc.insecure_channel(address, options=channel_options(settings.max_message_bytes))
+def open_channel(address: str, settings: Settings, server_name: str | None = None) -> grpc.Channel:
+    """A channel of the mesh. `server_name`: what to expect in the certificate when `address`
+    is a number that was looked up; the setting wins. Raises `SettingsError` for TLS files
+    that cannot be used."""
+    tls = client_tls(settings)
+    if tls is not None and tls.server_name is None:
+        tls = ClientTls(tls.files, server_name)
+    return channel(address, tls, channel_options(settings.max_message_bytes))
+
+
+def channel(address: str, tls: ClientTls | None, options: Options) -> grpc.Channel:
+    if tls is None:
+        return grpc.insecure_channel(address, options=options)
+    if tls.server_name is not None:
+        options = [*options, ("grpc.ssl_target_name_override", tls.server_name)]
+    return grpc.secure_channel(address, tls.credentials(), options=options)
+
+
+def listen(server: Any, bind: str, tls: ServerTls | None) -> int:
+    """Let a grpc or grpc.aio server listen; its port. Raises `SettingsError`."""
+    try:
+        if tls is None:
+            return int(server.add_insecure_port(bind))
+        return int(server.add_secure_port(bind, tls.credentials()))
+    except RuntimeError:
+        raise SettingsError(f"cannot listen on {bind}: is another process using it?") from None
 
 
 def token_metadata(token: str | None) -> tuple[tuple[str, str], ...]:
@@ -122,22 +151,22 @@ class Server:
 
     def set_ready(self, ready: bool) -> None:
         """What health checks say, of the server and of each of its services."""
-        answer = health_pb2.HealthCheckResponse
         for name in ("", *self._names):
-            self._health.set(name, answer.SERVING if ready else answer.NOT_SERVING)
+            self.set_service_ready(name, ready)
+
+    def set_service_ready(self, name: str, ready: bool) -> None:
+        """What health checks say of `name` alone."""
+        answer = health_pb2.HealthCheckResponse
+        self._health.set(name, answer.SERVING if ready else answer.NOT_SERVING)
 
     def start(self) -> None:
         if self._settings.reflection:
             reflection.enable_server_reflection(
                 (*self._names, reflection.SERVICE_NAME), self._server
             )
-        try:
-            self.port = self._server.add_insecure_port(self._bind)
-        except RuntimeError:
-            raise SettingsError(
-                f"cannot listen on {self._bind}: is another process using it?"
-            ) from None
+        self.port = listen(self._server, self._bind, server_tls(self._settings))
         self.set_ready(False)
+        self.set_service_ready(ALIVE, True)
         self._server.start()
 
     def stop(self, grace_s: float = 1.0) -> None:

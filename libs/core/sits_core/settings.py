@@ -2,9 +2,10 @@
 
 import os
 import socket
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 SERVICES = ("preprocess", "dispatcher", "executor", "topology")
@@ -38,15 +39,42 @@ class Settings(BaseSettings):
         pattern=r"^[a-z0-9][a-z0-9-]{0,62}$",
         description="first part of every Redis key",
     )
+    # The files come before the tokens: validators see the fields above only.
+    mesh_token_file: str | None = Field(
+        default=None, description="file holding the mesh token, instead of SITS_MESH_TOKEN"
+    )
+    admin_token_file: str | None = Field(
+        default=None, description="file holding the admin token, instead of SITS_ADMIN_TOKEN"
+    )
     mesh_token: SecretStr | None = Field(
         default=None,
         min_length=1,
+        validate_default=True,
         description="shared secret of the services; required off loopback",
     )
     admin_token: SecretStr | None = Field(
         default=None,
         min_length=1,
+        validate_default=True,
         description="secret for control calls; without it they work on loopback only",
+    )
+    tls_cert_file: str | None = Field(
+        default=None, description="PEM certificate chain of this service; TLS on every hop"
+    )
+    tls_key_file: str | None = Field(default=None, description="PEM key of that certificate")
+    tls_ca_file: str | None = Field(
+        default=None, description="PEM CA that signed the certificates of the mesh"
+    )
+    tls_require_client_cert: bool = Field(
+        default=True, description="with TLS, refuse callers without a certificate of the CA"
+    )
+    tls_server_name: str | None = Field(
+        default=None,
+        description="name that certificates of other services must carry, instead of the host at "
+        "which they are reached",
+    )
+    tls_metrics: bool = Field(
+        default=True, description="with TLS, the metrics ports have it too; false = plain HTTP"
     )
     advertise_host: str | None = Field(
         default=None,
@@ -85,6 +113,16 @@ class Settings(BaseSettings):
         default=10.0, ge=0, description="seconds to finish accepted work after SIGTERM"
     )
 
+    @field_validator("mesh_token", "admin_token", mode="before")
+    @classmethod
+    def _from_file(cls, value: object, info: ValidationInfo) -> object:
+        path = info.data.get(f"{info.field_name}_file")
+        if not path:
+            return value
+        if value is not None:
+            raise ValueError("set it, or name a file with it, not both")
+        return _token_in(path)
+
     def secret(self, name: str) -> str | None:
         value = getattr(self, name)
         return value.get_secret_value() if value is not None else None
@@ -116,6 +154,17 @@ def load(cls: type[S], service: str, environ: dict[str, str] | None = None, **va
         first = error.errors(include_url=False, include_input=False)[0]
         name = "SITS_" + "_".join(str(part) for part in first["loc"]).upper()
         raise SettingsError(f"{name}: {first['msg']}") from None
+
+
+def _token_in(path: str) -> str:
+    """Raises `ValueError`: what a validator may raise. Editors leave a newline at the end."""
+    try:
+        token = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"its file {path} cannot be read: {type(error).__name__}") from None
+    if not token:
+        raise ValueError(f"its file {path} is empty")
+    return token
 
 
 def host_of(address: str) -> str:

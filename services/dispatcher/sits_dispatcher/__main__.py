@@ -15,6 +15,7 @@ from sits_core.redis_registry import connect
 from sits_core.rpc import Server, open_channel, require_token_off_loopback, token_metadata
 from sits_core.settings import advertised
 from sits_core.telemetry import open_tracer
+from sits_core.tls import server_tls
 from sits_core.tracing import Tracer
 from sits_dispatcher.admin import AdminServer, build
 from sits_dispatcher.control import Control, ExecutorControls
@@ -50,7 +51,8 @@ def serve_with(
     follower = Follower(mesh.registry, mesh.poll_registry)
     mesh.redis_age_s = lambda: follower.age_s
     ticker = Periodic(mesh.tick, TICK_S, "dispatcher ticker")
-    admin = AdminServer(build(mesh, settings, registry), settings.dispatcher_admin_bind)
+    app, tls = build(mesh, settings, registry), server_tls(settings)
+    admin = AdminServer(app, settings.dispatcher_admin_bind, tls)
     executors = ExecutorControls(mesh, settings)
     control = Control(own, mesh.dispatcher.tracer, stop, mesh, executors)
     admin.start()

@@ -13,6 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from sits_core.errors import NotFound
 from sits_core.settings import SettingsError, host_of, is_loopback
+from sits_core.tls import ServerTls
 from sits_dispatcher.mesh import Mesh
 from sits_dispatcher.settings import DispatcherSettings
 from sits_protos.v1.control_pb2 import GetStateResponse
@@ -73,11 +74,12 @@ def admin_check(settings: DispatcherSettings) -> Callable[[str], None]:
 class AdminServer:
     """Serves the application on a thread of its own."""
 
-    def __init__(self, app: FastAPI, bind: str) -> None:
+    def __init__(self, app: FastAPI, bind: str, tls: ServerTls | None = None) -> None:
         self._bind = bind
         config = uvicorn.Config(
             app, host=host_of(bind), port=int(bind.rpartition(":")[2]), log_config=None,
             access_log=False, lifespan="off", timeout_graceful_shutdown=1,
+            ssl_context_factory=(lambda _config, _default: tls.context()) if tls else None,
         )  # fmt: skip
         self._config, self._server = config, uvicorn.Server(config)
         self._thread: threading.Thread | None = None

@@ -25,11 +25,11 @@ LIST_TIMEOUT_S = 10.0
 
 
 class ExecutorControls:
-    """Calls the Control service of every linked executor at once. Keeps its channels."""
+    """Calls the Control service of every linked executor at once. Such calls are rare, so each
+    gets a channel of its own, with the certificate of now."""
 
     def __init__(self, mesh: Mesh, settings: Settings) -> None:
         self._mesh, self._settings = mesh, settings
-        self._stubs: dict[str, ControlStub] = {}
         token = settings.secret("admin_token") or settings.secret("mesh_token")
         self.metadata = token_metadata(token)
 
@@ -47,13 +47,11 @@ class ExecutorControls:
         return [outcome for outcome in outcomes if not isinstance(outcome, SitsError)]
 
     def _one(self, address: str, method: Callable[[ControlStub], T]) -> T | SitsError:
-        stub = self._stubs.get(address)
-        if stub is None:
-            stub = self._stubs[address] = ControlStub(open_channel(address, self._settings))
-        try:
-            return method(stub)
-        except grpc.RpcError as error:
-            return from_rpc(error)
+        with open_channel(address, self._settings) as channel:
+            try:
+                return method(ControlStub(channel))
+            except grpc.RpcError as error:
+                return from_rpc(error)
 
 
 class Control(BaseControl):

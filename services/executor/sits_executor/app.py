@@ -17,6 +17,7 @@ from sits_core.redis_registry import connect
 from sits_core.rpc import Server, require_token_off_loopback
 from sits_core.settings import SettingsError
 from sits_core.telemetry import open_tracer
+from sits_core.tls import metrics_tls
 from sits_executor import drain
 from sits_executor.control import Control
 from sits_executor.executor import Executor
@@ -37,7 +38,9 @@ def serve(settings: ExecutorSettings, stop: threading.Event) -> None:
     _require_repository(settings)
     registry = ProcessRegistry()
     with open_executor(settings, registry) as executor, ExitStack() as stack:
-        metrics_server = serve_metrics(settings.executor_metrics_bind, registry)
+        metrics_server = serve_metrics(
+            settings.executor_metrics_bind, registry, metrics_tls(settings)
+        )
         stack.callback(metrics_server.shutdown)
         loaded = threading.Event()
         shared = connect(settings, registry)

@@ -387,6 +387,7 @@ class Engine:
             first = [(live, answer) for live, answer in answers if not live.done]
             for live, _ in first:
                 live.done = True
+                del live.entry  # the other half of a cycle that would keep the payload
                 self._live.pop(live.request, None)
         for live, answer in first:
             live.request.answer(answer)

@@ -4,15 +4,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from sits_core.settings import is_loopback
+from sits_core.settings import SettingsError, is_loopback
 from sits_core.tracing import Tracer
 from sits_preprocess.access import Access, read_api_keys
 from sits_preprocess.accounts import Accounts
 from sits_preprocess.admission import Admission
+from sits_preprocess.front_tls import front_tls
 from sits_preprocess.health import Health
 from sits_preprocess.inference import Engine, Inference, OpenLimits
 from sits_preprocess.metadata import Metadata
@@ -31,11 +31,6 @@ from sits_preprocess.transport.native import NativeTransport
 READERS = 2
 OPERATORS = 8
 """Threads for calls that wait, such as a model load."""
-
-TRANSPORTS: Final[dict[str, Callable[[str, Routes, Limits], Transport]]] = {
-    "grpcio": GrpcioTransport,
-    "native": NativeTransport,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +63,7 @@ def build(
     tracer: Tracer,
     registry: CollectorRegistry,
 ) -> Front:
-    """Raises `SettingsError` for an API key file that cannot be used."""
+    """Raises `SettingsError` for an API key file or TLS settings that cannot be used."""
     access, regions, statistics = access_of(settings), regions_of(settings), Statistics()
     tracing = TraceSettings(tracer, engine.catalog)
     admission = Admission(
@@ -139,5 +134,11 @@ def transport_of(settings: PreprocessSettings, routes: Routes) -> Transport:
         settings.max_message_bytes,
         settings.preprocess_stream_requests,
         settings.preprocess_stream_bytes,
+        settings.preprocess_max_connection_age_s,
     )
-    return TRANSPORTS[settings.preprocess_transport](settings.preprocess_bind, routes, limits)
+    tls = front_tls(settings)
+    if settings.preprocess_transport == "native":
+        if limits.connection_age_s:
+            raise SettingsError("SITS_PREPROCESS_MAX_CONNECTION_AGE_S needs the grpcio transport")
+        return NativeTransport(settings.preprocess_bind, routes, limits)
+    return GrpcioTransport(settings.preprocess_bind, routes, limits, tls)

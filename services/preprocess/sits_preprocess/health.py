@@ -7,6 +7,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2 as pb
 
 from sits_core.errors import InvalidArgument, NotFound
+from sits_core.rpc import ALIVE
 from sits_preprocess.transport.call import Call, Outgoing, StreamCall
 
 _STATUS = pb.HealthCheckResponse
@@ -16,7 +17,7 @@ class Health:
     """Check and Watch. `refresh` tells watchers; call it now and then, and on changes."""
 
     def __init__(self, ready: Callable[[], bool], services: Collection[str]) -> None:
-        self._ready, self._services = ready, ("", *services)
+        self._ready, self._services = ready, ("", *services, ALIVE)
         self._watchers: dict[Watcher, bytes] = {}
         self._lock = threading.Lock()
 
@@ -32,7 +33,8 @@ class Health:
     def status(self, service: str) -> bytes:
         if service not in self._services:
             return _response(_STATUS.SERVICE_UNKNOWN)
-        return _response(_STATUS.SERVING if self._ready() else _STATUS.NOT_SERVING)
+        well = service == ALIVE or self._ready()
+        return _response(_STATUS.SERVING if well else _STATUS.NOT_SERVING)
 
     def tell(self, watcher: "Watcher") -> None:
         """Send the watcher what it has not been told yet."""

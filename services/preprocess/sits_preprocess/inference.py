@@ -127,8 +127,9 @@ class Exchange:
 
     def cancel(self) -> None:
         """May be called at any time and more than once."""
-        if self.known.request is not None:
-            self._inference.engine.cancel(self.known.request)
+        request = self.known.request
+        if request is not None:
+            self._inference.engine.cancel(request)
 
     def answered(self, answer: Answer) -> None:
         """The end, from whatever thread brings it. Does not raise."""
@@ -140,6 +141,9 @@ class Exchange:
             self._reply(result)
         except Exception as error:  # noqa: BLE001 - every request ends in one answer
             self._reply(Result(self.known.id, error=shown(error)))
+        # Request and call know this exchange too: a cycle would keep their payloads until
+        # the garbage collector comes by.
+        self.known.request, self._reply = None, _to_nobody
 
     def _result(self, answer: Answer) -> Result:
         known = self.known
@@ -169,6 +173,10 @@ class Exchange:
         self._inference.accounts.finished(finished)
         if known.request is not None:
             self._inference.accounts.statistics.record(known.request, answer)
+
+
+def _to_nobody(_result: Result) -> None:
+    return None
 
 
 def shown(error: Exception) -> SitsError:

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import grpc
@@ -52,14 +53,14 @@ _STATES = {
 class Repository:
     """Every method may block for as long as a model takes: not for an event loop.
 
-    `control` gives a stub to a dispatcher, or raises `Unavailable` when none is connected.
+    `control` opens a stub to a dispatcher, or raises `Unavailable` when none is connected.
     Errors of the other side arrive with their status and text.
     """
 
     def __init__(
         self,
         catalog: Catalog,
-        control: Callable[[], ControlStub],
+        control: Callable[[], AbstractContextManager[ControlStub]],
         *,
         token: str | None = None,
         load_timeout_s: float = LOAD_TIMEOUT_S,
@@ -79,8 +80,9 @@ class Repository:
         _check_repository_name(request.repository_name)
         ask = control_pb2.ListRepositoryRequest(ready_only=request.ready)
         try:
-            method, limit = self._control().ListRepository, _within(INDEX_TIMEOUT_S, deadline)
-            listed = self._call(method, ask, limit).models
+            limit = _within(INDEX_TIMEOUT_S, deadline)
+            with self._control() as stub:
+                listed = self._call(stub.ListRepository, ask, limit).models
             models = [_index(m.name, m.version, m.state, m.reason) for m in listed]
         except (Unavailable, DeadlineExceeded):
             known = self._catalog.models()
@@ -99,7 +101,8 @@ class Repository:
         ask = control_pb2.LoadModelRequest(
             model=request.model_name, config_json=config, files=files
         )
-        self._call(self._control().LoadModel, ask, _within(self._load_timeout_s, deadline))
+        with self._control() as stub:
+            self._call(stub.LoadModel, ask, _within(self._load_timeout_s, deadline))
         if not self._announced(request.model_name, True, deadline):
             raise Unavailable(
                 f"model '{request.model_name}' was loaded, but no executor has announced it"
@@ -115,7 +118,8 @@ class Repository:
         ask = control_pb2.UnloadModelRequest(
             model=request.model_name, unload_dependents=_unload_dependents(request.parameters)
         )
-        self._call(self._control().UnloadModel, ask, _within(self._load_timeout_s, deadline))
+        with self._control() as stub:
+            self._call(stub.UnloadModel, ask, _within(self._load_timeout_s, deadline))
         if not self._announced(request.model_name, False, deadline):
             raise Unavailable(f"model '{request.model_name}' is still announced as ready")
         return pb.RepositoryModelUnloadResponse()

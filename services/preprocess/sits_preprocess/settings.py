@@ -21,11 +21,38 @@ class PreprocessSettings(Settings):
         default="127.0.0.1:8003", description="host:port of sits.v1.Control"
     )
     preprocess_dispatchers: str = Field(
-        default="127.0.0.1:8010", description="dispatchers to link to, host:port, comma separated"
+        default="127.0.0.1:8010",
+        description="dispatchers to link to, host:port, comma separated; a name stands for all "
+        "its addresses, and is looked up again and again",
     )
     preprocess_transport: Literal["grpcio", "native"] = Field(
         default="grpcio",
         description="HTTP/2 engine of the front port: the reference, or the fast one in Rust",
+    )
+    preprocess_tls: Literal["auto", "off"] = Field(
+        default="auto",
+        description="TLS on the front port when there is a certificate for it, or never, for a "
+        "proxy in front that ends TLS",
+    )
+    preprocess_tls_cert_file: str | None = Field(
+        default=None, description="PEM certificate chain of the front port; default: the mesh's"
+    )
+    preprocess_tls_key_file: str | None = Field(
+        default=None, description="PEM key of that certificate"
+    )
+    preprocess_tls_ca_file: str | None = Field(
+        default=None, description="PEM CA of the clients' certificates; default: the mesh's"
+    )
+    preprocess_tls_require_client_cert: bool | None = Field(
+        default=None,
+        description="refuse clients without a certificate; default: yes when the CA above is set, "
+        "else as SITS_TLS_REQUIRE_CLIENT_CERT says for the mesh",
+    )
+    preprocess_max_connection_age_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="seconds after which clients are asked to connect again, so that they find "
+        "new front doors; calls under way finish; 0 = never; the grpcio transport only",
     )
     preprocess_api_keys_file: str | None = Field(
         default=None,

@@ -12,6 +12,7 @@ from sits_core.redis_registry import connect
 from sits_core.rpc import Server, require_token_off_loopback
 from sits_core.settings import advertised
 from sits_core.telemetry import open_tracer
+from sits_core.tls import metrics_tls
 from sits_protos.v1.control_pb2_grpc import add_ControlServicer_to_server
 from sits_protos.v1.link_pb2 import ROLE_TOPOLOGY, Hello
 from sits_protos.v1.registry_pb2 import Lease
@@ -42,7 +43,8 @@ def serve(settings: TopologySettings, stop: threading.Event) -> None:
             PublishMetrics(registry),
         )
         registry.register(DeviceCollector(store))
-        stack.callback(serve_metrics(settings.topology_metrics_bind, registry).shutdown)
+        bind, tls = settings.topology_metrics_bind, metrics_tls(settings)
+        stack.callback(serve_metrics(bind, registry, tls).shutdown)
         control = TopologyControl(identity, tracer, stop, store, publisher)
         server = stack.enter_context(build_server(settings, SnapshotServicer(store), control))
         stack.callback(store.close)

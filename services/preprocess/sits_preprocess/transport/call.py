@@ -116,11 +116,12 @@ class Routes:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`message_bytes` holds in both directions, the other two for each stream."""
+    """`message_bytes` holds in both directions, the next two for each stream; 0 s = no limit."""
 
     message_bytes: int
     stream_requests: int
     stream_bytes: int
+    connection_age_s: float = 0.0
 
 
 class Transport(Protocol):

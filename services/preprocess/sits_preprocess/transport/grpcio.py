@@ -14,8 +14,9 @@ import grpc
 import grpc.aio
 
 from sits_core.errors import SitsError
-from sits_core.rpc import server_options
+from sits_core.rpc import Options, listen, server_options
 from sits_core.settings import SettingsError
+from sits_core.tls import ServerTls
 from sits_preprocess.transport.call import Limits, Routes, StreamFactory, UnaryHandler, run_unary
 from sits_preprocess.transport.grpcio_calls import Context, Stream, UnaryCall, settle, soon
 
@@ -23,8 +24,10 @@ from sits_preprocess.transport.grpcio_calls import Context, Stream, UnaryCall, s
 class GrpcioTransport:
     """Serves `routes` on `bind` (host:port or unix:path)."""
 
-    def __init__(self, bind: str, routes: Routes, limits: Limits) -> None:
-        self._bind, self._routes, self._limits = bind, routes, limits
+    def __init__(
+        self, bind: str, routes: Routes, limits: Limits, tls: ServerTls | None = None
+    ) -> None:
+        self._bind, self._routes, self._limits, self._tls = bind, routes, limits, tls
         self._started: Future[int] = Future()
         self._stop: Callable[[float], None] = lambda _grace_s: None
         self._thread = threading.Thread(target=self._run, name="front grpcio", daemon=True)
@@ -47,14 +50,9 @@ class GrpcioTransport:
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
-        server = grpc.aio.server(options=server_options(self._limits.message_bytes))
+        server = grpc.aio.server(options=_options(self._limits))
         server.add_generic_rpc_handlers((_Handlers(self._routes, self._limits, loop),))
-        try:
-            port = server.add_insecure_port(self._bind)
-        except RuntimeError:
-            raise SettingsError(
-                f"cannot listen on {self._bind}: is another process using it?"
-            ) from None
+        port = listen(server, self._bind, self._tls)
         await server.start()
         stopped: asyncio.Future[float] = loop.create_future()
         self._stop = partial(soon, loop, settle, stopped)
@@ -63,6 +61,13 @@ class GrpcioTransport:
 
     def __repr__(self) -> str:
         return f"<GrpcioTransport {self._bind} port={self.port}>"
+
+
+def _options(limits: Limits) -> Options:
+    options = server_options(limits.message_bytes)
+    if limits.connection_age_s:
+        options.append(("grpc.max_connection_age_ms", round(limits.connection_age_s * 1000)))
+    return options
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in the stubs only

@@ -37,6 +37,7 @@ METADATA_BYTES = 16 << 10
 STOP_POLL_S = 0.01
 
 Details = tuple[tuple[tuple[str, str | bytes], ...], str, float | None]
+Event = tuple[int, int, int, bytes | None, object, Details | None]
 
 
 class NativeTransport:
@@ -88,14 +89,19 @@ class NativeTransport:
             ) from None
 
     def _receive(self, front: NativeGrpcFront) -> None:
-        while (events := front.recv_batch_details(EVENTS)) is not None:
-            for kind, call_id, method, payload, _key, details in events:
-                if kind == EVENT_CANCEL:
-                    if (call := self._calls.get(call_id)) is not None:
-                        call.cancelled()
-                elif payload is not None and details is not None:
-                    call = _NativeCall(front, self._calls, call_id, details)
-                    self._handle(self._handlers[method], payload, call)
+        while self._take(front, front.recv_batch_details(EVENTS)):
+            pass
+
+    def _take(self, front: NativeGrpcFront, events: Sequence[Event] | None) -> bool:
+        """False when the front is closed. Keeps nothing: the next call may be long in coming."""
+        for kind, call_id, method, payload, _key, details in events or ():
+            if kind == EVENT_CANCEL:
+                if (call := self._calls.get(call_id)) is not None:
+                    call.cancelled()
+            elif payload is not None and details is not None:
+                call = _NativeCall(front, self._calls, call_id, details)
+                self._handle(self._handlers[method], payload, call)
+        return events is not None
 
     def _handle(self, handler: UnaryHandler, message: bytes, call: "_NativeCall") -> None:
         limit = self._limits.message_bytes
