@@ -1,6 +1,8 @@
 """Every request the engine takes is answered exactly once, whatever happens around it."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -406,3 +408,18 @@ def test_random_cancels_deadlines_and_losses_leave_no_request_unanswered(world: 
     wait_until(all_answered)
     assert {len(found) for found in world.answers.values()} == {1}
     assert world.engine.open_requests() == 0
+
+
+def test_answered_requests_are_freed_without_the_garbage_collector(world: World) -> None:
+    """Else large payloads would stay until it comes by."""
+    link = world.link()
+    gc.collect()
+    gc.disable()
+    try:
+        requests = [weakref.ref(world.submit(f"r{n}").answer) for n in range(4)]
+        while world.engine.open_requests():
+            world.complete(link, link.batches[-1])
+        world.engine.cancel(world.request("never submitted"))
+        assert [ref() for ref in requests] == [None] * 4
+    finally:
+        gc.enable()
