@@ -15,20 +15,25 @@ from sits_scheduling.columns import Ints as Ints
 from sits_scheduling.columns import ModelColumns, grown
 from sits_scheduling.nearness import Executor as Executor
 from sits_scheduling.nearness import Nearness
+from sits_scheduling.nearness import Ways as Ways
 
 UNKNOWN_COST_NS: Final = 1e6
 """What a batch counts while nothing is known of its run time."""
 
 
-@dataclass(frozen=True, slots=True)
+_SPEED_STEPS: Final = 20.0
+"""Speeds count in steps of a twentieth, so that noise in them does not decide among equals."""
+
+
+@dataclass(slots=True, eq=False)  # frozen costs 2 µs more a decision
 class Candidates:
-    """One decision's view. All arrays have the same length and order.
+    """One decision's view, not to be changed. All arrays have the same length and order.
 
     `positions`: in the table. `batches` and `rows`: reserved for all models;
     `model_batches`: for this model. `slots`: batches of this model it takes at once;
     `parallel`: how many run at once. `wait_ns`: predicted until a new batch would start.
     `speed`: run time over the fleet's, `service_ns`: the fleet's for this batch, 0 = not
-    known. `affinity`: 0..1 from the payload's place, NaN where nothing is known.
+    known. `ways`: from the payload's place.
     `allowed`: connected, serves the model, not excluded.
     """
 
@@ -40,7 +45,7 @@ class Candidates:
     parallel: Floats
     wait_ns: Floats
     speed: Floats
-    affinity: Floats
+    ways: Ways
     allowed: Flags
     service_ns: float = 0.0
     payload_bytes: int = 0
@@ -77,6 +82,7 @@ class ExecutorTable:
         self._index: dict[str, int] = {}
         self._free: list[int] = []
         self._ids = np.zeros(0, dtype=np.object_)
+        self._positions = np.arange(0)
         self._batches = np.zeros(0)
         self._rows = np.zeros(0)
         self._backlog_ns = np.zeros(0)
@@ -127,7 +133,7 @@ class ExecutorTable:
         """Its run time over the fleet's, as `ServiceTimes.speed` says. Unknown ids are late."""
         position, columns = self._index.get(executor_id), self._models.get(model)
         if position is not None and columns is not None:
-            columns.speed[position] = speed
+            columns.speed[position] = round(speed * _SPEED_STEPS) / _SPEED_STEPS
 
     def executor_at(self, position: int) -> str:
         """Its id; empty when nobody is there."""
@@ -155,7 +161,7 @@ class ExecutorTable:
         allowed = columns.slots > 0
         self._exclude(excluded, allowed, None)
         return Candidates(
-            np.arange(len(allowed)), self._batches, self._rows, columns.batches, columns.slots,
+            self._positions, self._batches, self._rows, columns.batches, columns.slots,
             columns.parallel, self._wait_ns(slice(None), columns, now_ns), columns.speed,
             self._nearness.whole(place), allowed, service_ns, payload_bytes,
         )  # fmt: skip
@@ -179,15 +185,13 @@ class ExecutorTable:
         columns = self._columns(model)
         serving = columns.serving()
         draws = np.frombuffer(rng.randbytes(4 * size), dtype=np.uint32) % max(1, len(serving))
-        own, own_weights = self._nearness.own(place)
-        others, weights = self._nearness.elsewhere(place, serving[draws])
-        at = np.concatenate((own, others))
+        at, ways = self._nearness.some(place, serving[draws])
         allowed = columns.slots[at] > 0
         self._exclude(excluded, allowed, at)
         return Candidates(
             at, self._batches[at], self._rows[at], columns.batches[at], columns.slots[at],
             columns.parallel[at], self._wait_ns(at, columns, now_ns), columns.speed[at],
-            np.concatenate((own_weights, weights)), allowed, service_ns, payload_bytes,
+            ways, allowed, service_ns, payload_bytes,
         )  # fmt: skip
 
     def reserve(
@@ -274,6 +278,7 @@ class ExecutorTable:
             first, size = len(self._executors), max(8, 2 * len(self._executors))
             self._executors += [None] * (size - first)
             self._ids = np.concatenate((self._ids, np.full(size - first, "", dtype=np.object_)))
+            self._positions = np.arange(size)
             self._free = list(range(size - 1, first - 1, -1))
             for name in ("_batches", "_rows", "_backlog_ns", "_since_ns"):
                 setattr(self, name, grown(getattr(self, name), size))

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sits_scheduling.batching import CloseReason
-from sits_scheduling.candidates import ExecutorTable
-from sits_scheduling.placements import Decision, has_room
+from sits_scheduling.candidates import ExecutorTable, Ints
+from sits_scheduling.placements import Decision
 
 CAPACITY: Final = 10_000
 KEPT: Final = 8
@@ -58,9 +58,8 @@ class Explanation:
         return f"{chosen};{terms}{closed}" if terms else f"{chosen}{closed}"
 
 
-@dataclass(slots=True, eq=False)
-class _Head:
-    """What of a record is not an array."""
+class _Head(NamedTuple):
+    """What of a record is not an array. The pick is the first of `executors`."""
 
     request_ids: tuple[str, ...]
     decided_ns: int
@@ -69,7 +68,6 @@ class _Head:
     closed_by: CloseReason | None
     considered: int
     eligible: int
-    kept: int
     terms: tuple[str, ...]
     executors: Names
 
@@ -86,6 +84,7 @@ class DecisionLog:
         self._heads: list[_Head | None] = [None] * capacity
         self._scores = np.zeros((capacity, KEPT, _TERMS), dtype=np.float32)
         self._room = np.zeros((capacity, KEPT), dtype=np.bool_)
+        self._serves = np.zeros((capacity, KEPT), dtype=np.bool_)
         self._slots: dict[str, int] = {}
         self._next = 0
 
@@ -109,16 +108,17 @@ class DecisionLog:
         slot = self._next % len(self._heads)
         self._forget(slot)
         self._next += 1
-        room = has_room(decision.candidates)
-        top = _best(decision, room)
+        seen, allowed = decision.candidates, decision.allowed
+        top = _best(decision)
         terms = tuple(decision.terms)[:_TERMS]
         for column, name in enumerate(terms):
             self._scores[slot, : len(top), column] = decision.terms[name][top]
-        self._room[slot, : len(top)] = room[top]
+        self._room[slot, : len(top)] = allowed[top]
+        self._serves[slot, : len(top)] = seen.allowed[top]
         self._heads[slot] = _Head(
-            tuple(request_ids), now_ns, model, strategy, closed_by, int(np.count_nonzero(
-                decision.candidates.allowed)), int(np.count_nonzero(room)), len(top), terms,
-            table.ids(decision.candidates.positions[top]),
+            tuple(request_ids), now_ns, model, strategy, closed_by,
+            int(seen.allowed.sum()), int(allowed.sum()), terms,
+            table.ids(seen.positions[top]),
         )  # fmt: skip
         for request_id in request_ids:
             self._slots[request_id] = slot
@@ -138,21 +138,21 @@ class DecisionLog:
         head = self._heads[slot]
         if head is None:
             return None
-        options = tuple(
-            Option(
-                str(head.executors[rank]),
-                {
-                    name: float(self._scores[slot, rank, column])
-                    for column, name in enumerate(head.terms)
-                },
-                bool(self._room[slot, rank]),
-            )
-            for rank in range(head.kept)
-        )
+        options = [
+            self._option(slot, head, rank)
+            for rank in range(len(head.executors))
+            if self._serves[slot, rank]
+        ]
+        others = sorted(options[1:], key=lambda option: (not option.room, -option.total))
         return Explanation(
             head.request_ids, head.decided_ns, head.model, head.strategy, head.closed_by,
-            head.considered, head.eligible, options,
+            head.considered, head.eligible, (options[0], *others),
         )  # fmt: skip
+
+    def _option(self, slot: int, head: _Head, rank: int) -> Option:
+        values = self._scores[slot, rank]
+        scores = {name: float(values[column]) for column, name in enumerate(head.terms)}
+        return Option(str(head.executors[rank]), scores, bool(self._room[slot, rank]))
 
     def _forget(self, slot: int) -> None:
         head = self._heads[slot]
@@ -162,11 +162,8 @@ class DecisionLog:
                     del self._slots[request_id]
 
 
-def _best(decision: Decision, room: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
-    """Rows of the pick and of the best others, best first, those with room before the rest."""
-    total = sum(decision.terms.values(), np.zeros(len(room)))
-    ranked = np.where(decision.candidates.allowed, np.where(room, total, total - 1e12), -math.inf)
-    ranked[decision.at] = math.inf
-    top = np.argpartition(-ranked, min(KEPT, len(ranked) - 1))[:KEPT]
-    top = top[ranked[top] > -math.inf]
-    return top[np.argsort(-ranked[top], kind="stable")]
+def _best(decision: Decision) -> Ints:
+    """Rows of the pick, first, and of the best others in any order, with room before without."""
+    keys = np.where(decision.allowed, -decision.total, 1e12 - decision.total)
+    keys[decision.at] = -math.inf
+    return np.argpartition(keys, (0, min(KEPT, len(keys)) - 1))[:KEPT]

@@ -1,11 +1,21 @@
 """How near every executor is to where a payload lies, kept for each place that sends."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from sits_scheduling.affinity import OTHER_HOST, SAME_HOST_UNKNOWN, AffinityMap, Place
+from sits_scheduling.affinity import (
+    LINK_LATENCY_NS,
+    NETWORK,
+    SAME_HOST_UNKNOWN,
+    AffinityMap,
+    Place,
+    Way,
+    way_of,
+)
 from sits_scheduling.columns import Floats, Ints
 
 _NO_HOST = -1
@@ -20,8 +30,25 @@ class Executor:
     device: str = ""
 
 
+class Ways(NamedTuple):
+    """`Way`s to several positions, as arrays."""
+
+    latency_ns: Floats
+    ns_per_byte: Floats
+
+
+class _Own(NamedTuple):
+    """Of one place: positions on its host, the ways to them, and the way that stands for
+    an unknown one: the mean of those known, affinity being a preference that never keeps
+    work from flowing."""
+
+    positions: Ints
+    ways: Ways
+    unknown: Way
+
+
 class Nearness:
-    """Weights from a place to positions of `executors`, a list that its owner keeps up to date.
+    """Ways from a place to positions of `executors`, a list that its owner keeps up to date.
 
     Only the executors on the place's own host are looked up, all others are other hosts,
     so that a new place costs what its host's executors cost, not what all do.
@@ -32,8 +59,8 @@ class Nearness:
         self._map = AffinityMap()
         self._hosts: dict[str, int] = {}
         self._codes: Ints | None = None
-        self._whole: dict[Place, Floats] = {}
-        self._own: dict[Place, tuple[Ints, Floats]] = {}
+        self._whole: dict[Place, Ways] = {}
+        self._own: dict[Place, _Own] = {}
 
     def set_map(self, weights: AffinityMap) -> None:
         self._map = weights
@@ -46,38 +73,49 @@ class Nearness:
         self._whole.clear()
         self._own.clear()
 
-    def whole(self, place: Place) -> Floats:
-        """0..1 for every position, NaN where nothing is known."""
+    def whole(self, place: Place) -> Ways:
+        """To every position."""
         known = self._whole.get(place)
         if known is None:
             known = self._others(place, self._host_codes())
-            positions, weights = self.own(place)
-            known[positions] = weights
+            own = self._own_of(place)
+            known.latency_ns[own.positions] = own.ways.latency_ns
+            known.ns_per_byte[own.positions] = own.ways.ns_per_byte
             self._whole[place] = known
         return known
 
-    def own(self, place: Place) -> tuple[Ints, Floats]:
-        """Positions on the place's host, and their weights."""
+    def some(self, place: Place, drawn: Ints) -> tuple[Ints, Ways]:
+        """All positions on the place's host and those `drawn` that are elsewhere."""
+        own = self._own_of(place)
+        codes = self._host_codes()[drawn]
+        if len(own.positions):
+            other = codes != self._hosts[place.host]
+            drawn, codes = drawn[other], codes[other]
+        rest = self._others(place, codes)
+        ways = Ways(
+            np.concatenate((own.ways.latency_ns, rest.latency_ns)),
+            np.concatenate((own.ways.ns_per_byte, rest.ns_per_byte)),
+        )
+        return np.concatenate((own.positions, drawn)), ways
+
+    def _own_of(self, place: Place) -> _Own:
         known = self._own.get(place)
         if known is None:
             codes = self._host_codes()
             positions = np.flatnonzero(codes == self._hosts.get(place.host, len(self._hosts)))
             weights = [self._weight(place, int(position)) for position in positions]
-            known = self._own[place] = positions, np.array(weights, dtype=np.float64)
+            known = self._own[place] = _own(positions, weights)
         return known
 
-    def elsewhere(self, place: Place, positions: Ints) -> tuple[Ints, Floats]:
-        """Those of `positions` that are not on the place's host, and their weights."""
-        codes = self._host_codes()[positions]
-        if place.host in self._hosts:
-            other = codes != self._hosts[place.host]
-            positions, codes = positions[other], codes[other]
-        return positions, self._others(place, codes)
-
-    def _others(self, place: Place, codes: Ints) -> Floats:
+    def _others(self, place: Place, codes: Ints) -> Ways:
+        unknown = self._own_of(place).unknown
         if not place.host:
-            return np.full(len(codes), SAME_HOST_UNKNOWN)
-        return np.where(codes == _NO_HOST, SAME_HOST_UNKNOWN, OTHER_HOST)
+            return Ways(np.full(len(codes), unknown[0]), np.full(len(codes), unknown[1]))
+        nowhere = codes == _NO_HOST
+        return Ways(
+            np.where(nowhere, unknown.latency_ns, NETWORK.latency_ns),
+            np.where(nowhere, unknown.ns_per_byte, NETWORK.ns_per_byte),
+        )
 
     def _weight(self, place: Place, position: int) -> float:
         executor = self._executors[position]
@@ -95,3 +133,13 @@ class Nearness:
             ]
             self._codes = np.array(codes, dtype=np.intp)
         return self._codes
+
+
+def _own(positions: Ints, weights: Sequence[float]) -> _Own:
+    known = [way_of(weight) for weight in weights if not math.isnan(weight)]
+    count = max(1, len(known))
+    mean = Way(sum(w.latency_ns for w in known) / count, sum(w.ns_per_byte for w in known) / count)
+    unknown = mean if known else Way(LINK_LATENCY_NS, 0.0)
+    ways = [unknown if math.isnan(weight) else way_of(weight) for weight in weights]
+    arrays = Ways(np.array([w.latency_ns for w in ways]), np.array([w.ns_per_byte for w in ways]))
+    return _Own(positions, arrays, unknown)

@@ -8,28 +8,22 @@ import numpy as np
 
 from sits_scheduling.candidates import UNKNOWN_COST_NS, Candidates, Flags, Floats
 
-HALF_COST_S: Final = 25e-6
-"""Topology's scale: weight = 1 / (1 + seconds a megabyte / this)."""
-NETWORK_NS_PER_BYTE: Final = 0.13
-"""Between nodes: 7.7 GB/s, measured on A100 hosts (35 on H100; the careful figure is taken)."""
-NETWORK_LATENCY_NS: Final = 20_000.0
-"""A message of 2 KB: 17 to 24 µs between nodes, 5 to 8 inside one."""
-LINK_LATENCY_NS: Final = 6_000.0
 NOMINAL_BYTES: Final = 65_536
 """Taken where the size of a payload is not known, so that near still beats far."""
-_SPEED_STEPS: Final = 20.0
-"""Speeds count in steps of a twentieth, so that noise in them does not decide among equals."""
 
 
 class Decision(NamedTuple):
     """`choice`: position in the table. `scores`: each term's part in the pick. The rest is
-    the whole comparison, for explanations: arrays over `candidates`, more is better."""
+    the whole comparison, for explanations: arrays over `candidates`, more is better;
+    `allowed` tells those with room."""
 
     choice: int
     scores: dict[str, float]
     at: int
     candidates: Candidates
     terms: Mapping[str, Floats]
+    total: Floats
+    allowed: Flags
 
 
 class Placement(Protocol):
@@ -83,7 +77,9 @@ class Scored:
         total: Floats = sum(terms.values(), np.zeros(len(candidates)))
         index = self._picker.pick(total, candidates, allowed)
         scores = {name: float(values[index]) for name, values in terms.items()}
-        return Decision(int(candidates.positions[index]), scores, index, candidates, terms)
+        return Decision(
+            int(candidates.positions[index]), scores, index, candidates, terms, total, allowed
+        )
 
     def __repr__(self) -> str:
         return f"<Scored {self.name}>"
@@ -109,21 +105,15 @@ class Transfer:
     """Minus the microseconds to bring the payload there, from measured weights (D1).
 
     Topology publishes weight = 1 / (1 + cost / 25 µs a MB), so that the weight gives the
-    cost back. Unknown costs the mean of what is known: affinity is a preference, without a
-    signal traffic still flows. Weakness: other hosts are all equally far.
+    cost back. Weakness: other hosts are all equally far.
     """
 
     name = "transfer_us"
 
     def score(self, candidates: Candidates) -> Floats:
-        affinity, size = candidates.affinity, candidates.payload_bytes or NOMINAL_BYTES
-        known = ~np.isnan(affinity)
-        ns_per_byte = (1.0 / np.maximum(affinity, 1e-3) - 1.0) * (HALF_COST_S * 1e3)
-        far_ns = NETWORK_LATENCY_NS + size * NETWORK_NS_PER_BYTE
-        cost = np.where(affinity > 0, LINK_LATENCY_NS + size * ns_per_byte, far_ns)
-        if not known.all():
-            cost[~known] = cost[known].mean() if known.any() else LINK_LATENCY_NS
-        return cost * -1e-3
+        latency_ns, ns_per_byte = candidates.ways
+        size = candidates.payload_bytes or NOMINAL_BYTES
+        return (latency_ns + ns_per_byte * size) * -1e-3
 
 
 class Wait:
@@ -141,8 +131,7 @@ class Service:
     name = "service_us"
 
     def score(self, candidates: Candidates) -> Floats:
-        speed = np.round(candidates.speed * _SPEED_STEPS) / _SPEED_STEPS
-        return speed * ((candidates.service_ns or UNKNOWN_COST_NS) * -1e-3)
+        return candidates.speed * ((candidates.service_ns or UNKNOWN_COST_NS) * -1e-3)
 
 
 # pickers
