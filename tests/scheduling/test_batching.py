@@ -138,3 +138,13 @@ def test_every_request_leaves_exactly_once_within_the_limits(
         left += batch.items
     assert sorted(left) == list(range(len(sizes)))
     assert (len(made), made.rows, made.payload_bytes) == (0, 0, 0)
+
+
+def test_a_batch_leaves_as_long_before_an_instance_is_free_as_the_policy_says() -> None:
+    free_ns = 10_000_000
+    busy = Capacity(room=1, idle=0, next_idle_ns=free_ns)
+    queue: BatchQueue[str] = BatchQueue(BatchPolicy(max_rows=8, lead_ns=200_000))
+    queue.add(Entry("a", rows=1, payload_bytes=1, arrived_ns=0))
+    assert queue.next_wakeup_ns(0, busy) == free_ns - 200_000
+    assert queue.should_close(free_ns - 200_001, busy) is None
+    assert queue.should_close(free_ns - 200_000, busy) is CloseReason.IDLE

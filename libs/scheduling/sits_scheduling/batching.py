@@ -37,7 +37,8 @@ class BatchPolicy:
     """Limits of one model. 0 = no such rule, except `max_rows`: 0 = it does not batch.
 
     `window_ns` > 0 makes the first request wait that long for company even when an
-    instance is free; `close_requests` and `close_bytes` end the wait early.
+    instance is free; `close_requests` and `close_bytes` end the wait early. `lead_ns`: how
+    long before an instance is free a batch may leave; more than the way to it costs company.
     """
 
     max_rows: int
@@ -46,6 +47,7 @@ class BatchPolicy:
     close_rows: int = 0
     close_requests: int = 0
     close_bytes: int = 0
+    lead_ns: int = PREFETCH_LEAD_NS
 
 
 class Capacity(NamedTuple):
@@ -138,7 +140,7 @@ class BatchQueue(Generic[T]):
         """When `should_close` may turn true without any event; None = only after one."""
         if not len(self) or capacity.room <= 0:
             return None
-        free_at = now_ns if capacity.idle > 0 else capacity.next_idle_ns - PREFETCH_LEAD_NS
+        free_at = now_ns if capacity.idle > 0 else capacity.next_idle_ns - self.policy.lead_ns
         if capacity.idle <= 0 and capacity.next_idle_ns == 0:
             return None
         if self.policy.window_ns == 0:
@@ -197,7 +199,7 @@ class BatchQueue(Generic[T]):
         if capacity.idle > 0:
             return True
         known = capacity.next_idle_ns != 0
-        return known and now_ns >= capacity.next_idle_ns - PREFETCH_LEAD_NS
+        return known and now_ns >= capacity.next_idle_ns - self.policy.lead_ns
 
     def _last_call_ns(self, capacity: Capacity) -> int:
         """Latest moment to send for the earliest deadline to be met."""
