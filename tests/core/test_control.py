@@ -5,8 +5,10 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from sits_core.control import BaseControl
+from sits_core.errors import Unimplemented
 from sits_core.rpc import Server, open_channel
 from sits_core.settings import Settings
 from sits_core.tracing import TraceContext, Tracer
@@ -15,6 +17,13 @@ from sits_protos.v1.control_pb2_grpc import ControlStub, add_ControlServicer_to_
 from sits_protos.v1.link_pb2 import Hello, Role
 
 HELLO = Hello(role=Role.ROLE_EXECUTOR, id="executor-1")
+
+
+def registry() -> CollectorRegistry:
+    made = CollectorRegistry()
+    Counter("sits_seen", "Seen", ["kind"], registry=made).labels("a").inc(3)
+    Gauge("sits_open", "Open", registry=made).set(2)
+    return made
 
 
 class Mesh:
@@ -26,7 +35,7 @@ class Mesh:
 def mesh() -> Iterator[Mesh]:
     tracer, drain = Tracer("executor", 100, 1.0), threading.Event()
     server = Server("127.0.0.1:0", Settings())
-    control = BaseControl(HELLO, tracer, drain)
+    control = BaseControl(HELLO, tracer, drain, registry())
     server.add(add_ControlServicer_to_server, control, "sits.v1.Control")
     with server, open_channel(f"127.0.0.1:{server.port}", Settings()) as channel:
         yield Mesh(ControlStub(channel), tracer, drain)
@@ -78,3 +87,24 @@ def test_calls_a_role_has_not_are_unimplemented(mesh: Mesh) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         mesh.stub.SetStrategy(pb.SetStrategyRequest(strategy="x"), timeout=10)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def samples(mesh: Mesh, *names: str) -> dict[str, tuple[dict[str, str], float]]:
+    answer = mesh.stub.GetMetrics(pb.GetMetricsRequest(names=names), timeout=10)
+    return {sample.name: (dict(sample.labels), sample.value) for sample in answer.samples}
+
+
+def test_metrics_are_those_that_were_asked_for(mesh: Mesh) -> None:
+    assert samples(mesh, "sits_seen_total", "sits_unheard_of") == {
+        "sits_seen_total": ({"kind": "a"}, 3.0)
+    }
+
+
+def test_asking_for_no_metric_by_name_gives_all(mesh: Mesh) -> None:
+    assert {"sits_seen_total", "sits_open"} <= samples(mesh).keys()
+
+
+def test_a_service_without_metrics_says_so() -> None:
+    control = BaseControl(HELLO, Tracer("executor", 1, 0.0), threading.Event())
+    with pytest.raises(Unimplemented, match="GetMetrics"):
+        control.GetMetrics(pb.GetMetricsRequest(), None)  # type: ignore[arg-type]  # not looked at

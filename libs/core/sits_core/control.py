@@ -1,11 +1,16 @@
 """The part of `sits.v1.Control` that all services answer alike."""
 
 import threading
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import grpc
+from prometheus_client import CollectorRegistry
+from prometheus_client.samples import Sample
 
 from sits_core.clock import now_ns
 from sits_core.errors import Unimplemented
+from sits_core.metrics import MAX_SERIES
 from sits_core.tracing import SpanRecord, Tracer
 from sits_protos.v1 import control_pb2 as pb
 from sits_protos.v1.control_pb2_grpc import ControlServicer
@@ -15,10 +20,18 @@ MAX_SPANS = 10_000
 
 
 class BaseControl(ControlServicer):
-    """GetState, GetSpans and Drain. Services extend `GetState` and add their own calls."""
+    """GetState, GetSpans, GetMetrics and Drain. Services extend `GetState` and add their own
+    calls. `metrics` is what GetMetrics tells of."""
 
-    def __init__(self, hello: Hello, tracer: Tracer, drain: threading.Event) -> None:
+    def __init__(
+        self,
+        hello: Hello,
+        tracer: Tracer,
+        drain: threading.Event,
+        metrics: CollectorRegistry | None = None,
+    ) -> None:
         self._hello, self._tracer, self._drain = hello, tracer, drain
+        self._metrics = metrics
         self._started_ns = now_ns()
 
     def GetState(
@@ -37,6 +50,14 @@ class BaseControl(ControlServicer):
         limit = min(request.limit or 1000, MAX_SPANS)
         spans = self._tracer.spans(request.trace_id or None, limit)
         return pb.GetSpansResponse(service=self._tracer.service, spans=map(_span, spans))
+
+    def GetMetrics(
+        self, request: pb.GetMetricsRequest, context: grpc.ServicerContext
+    ) -> pb.GetMetricsResponse:
+        if self._metrics is None:
+            raise self._not_here("GetMetrics")
+        found = islice(samples(self._metrics, request.names), MAX_SERIES)
+        return pb.GetMetricsResponse(samples=map(_sample, found))
 
     def Drain(self, request: pb.DrainRequest, context: grpc.ServicerContext) -> pb.DrainResponse:
         self._drain.set()
@@ -80,3 +101,14 @@ def _span(record: SpanRecord) -> pb.Span:
         links=[pb.SpanLink(trace_id=link.trace_id, span_id=link.span_id) for link in record.links],
         error=record.error,
     )
+
+
+def samples(registry: CollectorRegistry, names: Sequence[str]) -> Iterator[Sample]:
+    """The samples of these names, of all when there are none. What nobody asked for is not
+    even collected."""
+    chosen = registry.restricted_registry(names) if names else registry
+    return (sample for metric in chosen.collect() for sample in metric.samples)
+
+
+def _sample(sample: Sample) -> pb.MetricSample:
+    return pb.MetricSample(name=sample.name, labels=sample.labels, value=sample.value)

@@ -54,7 +54,7 @@ def serve_with(
     app, tls = build(mesh, settings, registry), server_tls(settings)
     admin = AdminServer(app, settings.dispatcher_admin_bind, tls)
     executors = ExecutorControls(mesh, settings)
-    control = Control(own, mesh.dispatcher.tracer, stop, mesh, executors)
+    control = Control(own, mesh.dispatcher.tracer, stop, mesh, executors, registry)
     admin.start()
     with build_server(settings, mesh, control, own) as server:
         mesh.executors.follow(mesh.static)

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import grpc
+from prometheus_client import CollectorRegistry
 
 from sits_core.control import BaseControl
 from sits_core.errors import SitsError, Unavailable, from_rpc
@@ -59,9 +60,9 @@ class Control(BaseControl):
 
     def __init__(
         self, hello: Hello, tracer: Tracer, drain: threading.Event, mesh: Mesh,
-        executors: ExecutorControls,
+        executors: ExecutorControls, metrics: CollectorRegistry | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(hello, tracer, drain)
+        super().__init__(hello, tracer, drain, metrics)
         self._mesh, self._executors = mesh, executors
 
     def GetState(

@@ -47,7 +47,8 @@ def serve(settings: ExecutorSettings, stop: threading.Event) -> None:
         if shared is not None:
             stack.callback(shared.close)
         lease = LeaseKeeper(shared, lambda: executor.identity.lease(stop.is_set()))
-        control = Control(executor, stop, loaded, lease if shared is not None else None)
+        known = lease if shared is not None else None
+        control = Control(executor, stop, loaded, known, registry)
         server = stack.enter_context(_server(settings, executor, control, stop))
         lease.start()
         stack.callback(lease.stop)

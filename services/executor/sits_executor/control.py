@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from typing import Final
 
 import grpc
+from prometheus_client import CollectorRegistry
 
 from sits_core.control import BaseControl
 from sits_core.errors import DeadlineExceeded, SitsError
@@ -28,8 +29,9 @@ class Control(BaseControl):
         drain: threading.Event,
         loaded: threading.Event,
         lease: LeaseKeeper | None,
+        metrics: CollectorRegistry | None = None,
     ) -> None:
-        super().__init__(executor.identity.hello(), executor.tracer, drain)
+        super().__init__(executor.identity.hello(), executor.tracer, drain, metrics)
         self._executor, self._manager = executor, executor.manager
         self._draining, self._loaded, self._lease = drain, loaded, lease
 

@@ -69,7 +69,7 @@ def serve_with(
     metrics = serve_metrics(settings.preprocess_metrics_bind, registry, tls)
     with open_tracer("preprocess", settings, registry, own.id) as tracer:
         front = build(settings, engine, repository, tracer, registry)
-        control = Control(own, tracer, stop, engine, front.ready)
+        control = Control(own, tracer, stop, engine, front.ready, registry)
         with control_server(settings, control) as server:
             engine.start()
             dispatchers.start()

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 
 import grpc
+from prometheus_client import CollectorRegistry
 
 from sits_core.control import BaseControl
 from sits_core.tracing import Tracer
@@ -22,8 +23,9 @@ class Control(BaseControl):
         drain: threading.Event,
         engine: Engine,
         ready: Callable[[], bool],
+        metrics: CollectorRegistry | None = None,
     ) -> None:
-        super().__init__(hello, tracer, drain)
+        super().__init__(hello, tracer, drain, metrics)
         self._engine, self._ready = engine, ready
 
     def GetState(

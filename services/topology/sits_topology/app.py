@@ -45,7 +45,7 @@ def serve(settings: TopologySettings, stop: threading.Event) -> None:
         registry.register(DeviceCollector(store))
         bind, tls = settings.topology_metrics_bind, metrics_tls(settings)
         stack.callback(serve_metrics(bind, registry, tls).shutdown)
-        control = TopologyControl(identity, tracer, stop, store, publisher)
+        control = TopologyControl(identity, tracer, stop, store, publisher, registry)
         server = stack.enter_context(build_server(settings, SnapshotServicer(store), control))
         stack.callback(store.close)
         keeper = Periodic(publisher.publish, settings.topology_period_s, "topology")

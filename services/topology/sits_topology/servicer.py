@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import grpc
+from prometheus_client import CollectorRegistry
 
 from sits_core.control import BaseControl
 from sits_core.errors import Unavailable
@@ -89,8 +90,9 @@ class TopologyControl(BaseControl):
         drain: threading.Event,
         store: SnapshotStore,
         publisher: Publisher,
+        metrics: CollectorRegistry | None = None,
     ) -> None:
-        super().__init__(hello, tracer, drain)
+        super().__init__(hello, tracer, drain, metrics)
         self._store, self._publisher = store, publisher
 
     def GetState(

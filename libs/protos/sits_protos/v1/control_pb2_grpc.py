@@ -69,6 +69,11 @@ class ControlStub(object):
                 request_serializer=sits__protos_dot_v1_dot_control__pb2.GetSpansRequest.SerializeToString,
                 response_deserializer=sits__protos_dot_v1_dot_control__pb2.GetSpansResponse.FromString,
                 _registered_method=True)
+        self.GetMetrics = channel.unary_unary(
+                '/sits.v1.Control/GetMetrics',
+                request_serializer=sits__protos_dot_v1_dot_control__pb2.GetMetricsRequest.SerializeToString,
+                response_deserializer=sits__protos_dot_v1_dot_control__pb2.GetMetricsResponse.FromString,
+                _registered_method=True)
 
 
 class ControlServicer(object):
@@ -120,6 +125,13 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetMetrics(self, request, context):
+        """every service: numbers of its /metrics, for those who may not reach that port
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -157,6 +169,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.GetSpans,
                     request_deserializer=sits__protos_dot_v1_dot_control__pb2.GetSpansRequest.FromString,
                     response_serializer=sits__protos_dot_v1_dot_control__pb2.GetSpansResponse.SerializeToString,
+            ),
+            'GetMetrics': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetMetrics,
+                    request_deserializer=sits__protos_dot_v1_dot_control__pb2.GetMetricsRequest.FromString,
+                    response_serializer=sits__protos_dot_v1_dot_control__pb2.GetMetricsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -348,6 +365,33 @@ class Control(object):
             '/sits.v1.Control/GetSpans',
             sits__protos_dot_v1_dot_control__pb2.GetSpansRequest.SerializeToString,
             sits__protos_dot_v1_dot_control__pb2.GetSpansResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetMetrics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sits.v1.Control/GetMetrics',
+            sits__protos_dot_v1_dot_control__pb2.GetMetricsRequest.SerializeToString,
+            sits__protos_dot_v1_dot_control__pb2.GetMetricsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,8 @@ class ControlStub:
     ListRepository: _grpc.UnaryUnaryMultiCallable[_control_pb2.ListRepositoryRequest, _control_pb2.ListRepositoryResponse]
     GetSpans: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetSpansRequest, _control_pb2.GetSpansResponse]
     """every service: spans in its memory ring"""
+    GetMetrics: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetMetricsRequest, _control_pb2.GetMetricsResponse]
+    """every service: numbers of its /metrics, for those who may not reach that port"""
 
 @_typing.type_check_only
 class ControlAsyncStub(ControlStub):
@@ -60,6 +62,8 @@ class ControlAsyncStub(ControlStub):
     ListRepository: _aio.UnaryUnaryMultiCallable[_control_pb2.ListRepositoryRequest, _control_pb2.ListRepositoryResponse]  # type: ignore[assignment]
     GetSpans: _aio.UnaryUnaryMultiCallable[_control_pb2.GetSpansRequest, _control_pb2.GetSpansResponse]  # type: ignore[assignment]
     """every service: spans in its memory ring"""
+    GetMetrics: _aio.UnaryUnaryMultiCallable[_control_pb2.GetMetricsRequest, _control_pb2.GetMetricsResponse]  # type: ignore[assignment]
+    """every service: numbers of its /metrics, for those who may not reach that port"""
 
 class ControlServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -114,5 +118,13 @@ class ControlServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.GetSpansResponse, _abc.Awaitable[_control_pb2.GetSpansResponse]]:
         """every service: spans in its memory ring"""
+
+    @_abc_1.abstractmethod
+    def GetMetrics(
+        self,
+        request: _control_pb2.GetMetricsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.GetMetricsResponse, _abc.Awaitable[_control_pb2.GetMetricsResponse]]:
+        """every service: numbers of its /metrics, for those who may not reach that port"""
 
 def add_ControlServicer_to_server(servicer: ControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
