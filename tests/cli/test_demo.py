@@ -15,7 +15,7 @@ from sits_cli.demo.content_types import ContentTypes, Guess, features
 from sits_cli.demo.samples import all_samples, made_files
 from sits_cli.demo.similarity import Pair, Similarity
 from sits_cli.demo.throughput import Load, Throughput
-from sits_cli.waterfall import Span, build
+from sits_core.waterfall import Span, build
 
 ROOT = Path(__file__).resolve().parents[2]
 FETCH = ROOT / "scripts" / "fetch_models.py"

@@ -2,7 +2,8 @@
 
 from rich.console import Console
 
-from sits_cli.waterfall import (
+from sits_cli.waterfall_view import bar, draw
+from sits_core.waterfall import (
     Row,
     RowKind,
     Span,
@@ -13,7 +14,6 @@ from sits_cli.waterfall import (
     linked_traces,
     newest,
 )
-from sits_cli.waterfall_view import bar, draw
 
 TRACE, OTHER = b"t" * 16, b"o" * 16
 ROOT = b"rootspan"

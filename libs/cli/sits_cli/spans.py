@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import grpc
 
 from sits_cli.client import TIMEOUT_S, Place, open_channel, reached, tokens
-from sits_cli.waterfall import Span, SpanLink, Waterfall, build, linked_traces
+from sits_core.waterfall import Span, Waterfall, build, linked_traces, reported
 from sits_protos.v1 import control_pb2 as pb
 from sits_protos.v1.control_pb2_grpc import ControlStub
 
@@ -60,12 +60,4 @@ def _ask(place: Place, request: pb.GetSpansRequest) -> list[Span] | None:
             answer = ControlStub(channel).GetSpans(request, timeout=TIMEOUT_S, metadata=tokens())
         except grpc.RpcError:
             return None
-    return [_span(answer.service, span) for span in answer.spans]
-
-
-def _span(service: str, span: pb.Span) -> Span:
-    return Span(
-        service, span.name, span.trace_id, span.span_id, span.parent_id,
-        span.start_unix_ns, span.end_unix_ns, dict(span.attributes),
-        tuple(SpanLink(link.trace_id, link.span_id) for link in span.links), span.error,
-    )  # fmt: skip
+    return reported(answer)

@@ -4,7 +4,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from sits_cli.output import Column, dim, duration, table
-from sits_cli.waterfall import Row, RowKind, Waterfall
+from sits_core.waterfall import Row, RowKind, Waterfall
 
 MAX_BAR, MIN_BAR = 40, 12
 BESIDES_BAR = 62

@@ -19,7 +19,7 @@ from sits_cli.options import (
     topology_place,
 )
 from sits_cli.output import console, print_json
-from sits_cli.waterfall import ROOT_NAME, Waterfall, newest
+from sits_core.waterfall import ROOT_NAME, Waterfall, newest
 
 LATEST = "latest"
 SETTLE_S, POLL_S = 2.0, 0.05

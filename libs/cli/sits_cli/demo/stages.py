@@ -16,7 +16,7 @@ from sits_cli.commands.trace import find_soon
 from sits_cli.demo.calls import send
 from sits_cli.demo.throughput import BATCHED, WIDTH
 from sits_cli.front import Client
-from sits_cli.waterfall import ROOT_NAME, Span, Waterfall, build
+from sits_core.waterfall import ROOT_NAME, Span, Waterfall, build
 
 TRAVEL = "between services"
 REQUESTS, AT_ONCE = 200, 8

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from sits_protos.v1.control_pb2 import GetSpansResponse
+
 ROOT_NAME = "preprocess.request"
 
 
@@ -82,6 +84,18 @@ class Gap(NamedTuple):
     entered: str
     start_ns: int
     end_ns: int
+
+
+def reported(answer: GetSpansResponse) -> list[Span]:
+    """The spans that a service answered with."""
+    return [
+        Span(
+            answer.service, span.name, span.trace_id, span.span_id, span.parent_id,
+            span.start_unix_ns, span.end_unix_ns, dict(span.attributes),
+            tuple(SpanLink(link.trace_id, link.span_id) for link in span.links), span.error,
+        )
+        for span in answer.spans
+    ]  # fmt: skip
 
 
 def linked_traces(spans: Iterable[Span], trace_id: bytes) -> list[bytes]:
