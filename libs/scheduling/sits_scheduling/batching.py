@@ -169,6 +169,10 @@ class BatchQueue(Generic[T]):
         """Expected cost that is served before a new entry, see `WorkQueue.cost_ahead`."""
         return self._queue.cost_ahead(tenant, cost)
 
+    def cost_bound(self, tenant: str, cost: float, level: int) -> float:
+        """Cost that is served at most before a new entry, see `WorkQueue.cost_bound`."""
+        return self._queue.cost_bound(tenant, cost, level)
+
     def entries(self) -> Iterator[Entry[T]]:
         """All that waits, by arrival."""
         return self._queue.entries()
