@@ -77,7 +77,7 @@ def client(directory: str, name: str, stream: socket.socket) -> RingEnd | None:
         raise SystemExit("no shared memory")
     stream.sendall(offered.metadata[1])
     answer = stream.recv(4096)
-    return offered.settle([(METADATA_KEY, answer)])[0]
+    return offered.settle([(METADATA_KEY, answer)])
 
 
 def server(directory: str, name: str, stream: socket.socket) -> RingEnd | None:

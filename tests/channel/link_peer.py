@@ -1,9 +1,13 @@
-"""The client end of a link in a process of its own: `link_peer.py ADDRESS`; says READY."""
+"""The client end of a link in a process of its own; says READY.
+
+`link_peer.py ADDRESS DIRECTORY`: the directory is for rings, empty = none.
+"""
 
 import sys
 import threading
 
 from sits_channel.link import Link, LinkClient
+from sits_channel.ring_files import Rings
 from sits_core.rpc import open_channel
 from sits_core.settings import Settings
 
@@ -18,12 +22,13 @@ class Listener:
 
 
 def main() -> None:
-    settings = Settings()
+    settings, shm = Settings(), sys.argv[2]
     client = LinkClient(
         sys.argv[1],
         "/test.Service/Link",
         Listener(),
         lambda address: open_channel(address, settings),
+        rings=Rings(shm, "test", "peer", settings.max_message_bytes) if shm else None,
     )
     client.start()
     threading.Event().wait()

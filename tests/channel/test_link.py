@@ -1,5 +1,6 @@
-"""Links over real gRPC: order, ends, reconnects, back-pressure."""
+"""Links over real gRPC, with and without rings: order, ends, reconnects, back-pressure."""
 
+import os
 import queue
 import signal
 import subprocess
@@ -15,7 +16,9 @@ import pytest
 import structlog
 
 from sits_channel import link as links
+from sits_channel import ring
 from sits_channel.link import Link, LinkClient, link_handler
+from sits_channel.ring_files import Rings
 from sits_core.rpc import Server, open_channel, token_metadata
 from sits_core.settings import Settings
 from sits_core.testing import wait_until
@@ -54,14 +57,20 @@ def echo(link: Link, message: bytes) -> None:
 
 
 class Ends:
-    """Servers and clients of one test."""
+    """Servers and clients of one test. `shm`: where they may share memory, empty = nowhere."""
 
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
+    def __init__(self, stack: ExitStack, shm: str) -> None:
+        self._stack, self.shm = stack, shm
+
+    def rings(self, process: str) -> Rings | None:
+        limit = SETTINGS.max_message_bytes
+        return Rings(self.shm, "test", process, limit) if self.shm else None
 
     def serve(self, listener: Recorder, bind: str = "127.0.0.1:0", tokens: str = "") -> Server:
         server = Server(bind, SETTINGS, tokens=[tokens] if tokens else [])
-        server.add_handler(link_handler(SERVICE, listener, lambda: GREETING), SERVICE)
+        server.add_handler(
+            link_handler(SERVICE, listener, lambda: GREETING, self.rings("server")), SERVICE
+        )
         server.start()
         self._stack.callback(server.stop, 0.1)
         return server
@@ -73,16 +82,28 @@ class Ends:
             listener,
             lambda address: open_channel(address, SETTINGS),
             token_metadata(token),
+            self.rings("client"),
         )
         client.start()
         self._stack.callback(client.stop)
         return client
 
 
-@pytest.fixture
-def ends() -> Iterator[Ends]:
+@pytest.fixture(params=["grpc", "ring"])
+def ends(request: pytest.FixtureRequest, shm: str) -> Iterator[Ends]:
+    if request.param == "ring" and not ring.available():
+        pytest.skip("the C core is not compiled")
     with ExitStack() as stack:
-        yield Ends(stack)
+        yield Ends(stack, shm if request.param == "ring" else "")
+    assert os.listdir(shm) == []
+
+
+def test_a_link_tells_which_way_its_messages_go(ends: Ends) -> None:
+    near, far = Recorder(), Recorder()
+    ends.connect(ends.serve(far).port, near)
+    assert [near.next(), far.next()] == [("opened", ""), ("opened", "")]
+    expected = "ring" if ends.shm else "grpc"
+    assert near.links[0].transport == far.links[0].transport == expected
 
 
 def test_a_link_opens_then_delivers_in_order_then_closes(ends: Ends) -> None:
@@ -194,7 +215,7 @@ def test_a_client_that_is_killed_ends_the_handler(ends: Ends) -> None:
     far = Recorder()
     server = ends.serve(far)
     script = str(Path(__file__).with_name("link_peer.py"))
-    command = [sys.executable, script, f"127.0.0.1:{server.port}"]
+    command = [sys.executable, script, f"127.0.0.1:{server.port}", ends.shm]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as peer:
         assert peer.stdout is not None
         assert peer.stdout.readline() == "READY\n"
@@ -289,7 +310,7 @@ def test_no_thread_stays_behind(ends: Ends) -> None:
     server = ends.serve(far)
     client = ends.connect(server.port, near)
     assert near.next() == ("opened", "")
-    assert len(ours()) == before + 2
+    wait_until(lambda: len(ours()) == before + 2)
     client.stop()
     wait_until(lambda: len(ours()) == before)
 

@@ -24,7 +24,7 @@ WAIT_S = 20.0
 HEAD = struct.Struct("=Q")
 TAIL_AT = LINE
 RECORD = struct.Struct("=QQQQ")
-"""position, length, at, total."""
+"""number, length, at, total."""
 
 
 class Pair:
@@ -177,16 +177,27 @@ def test_a_writer_that_lies_stops_the_reader(pair: Pair, head: int) -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        (64, 5, 0, 5),
-        (0, 33, 0, 33),
-        (0, 2**64 - 1, 0, 2**64 - 1),
-        (0, 5, 1, 6),
-        (0, 5, 0, 4),
-        (0, 0, 0, 5),
-        (0, 5, 0, LIMIT + 1),
-        (0, 5, 2**64 - 4, 5),
+        (65, 5, 0, 5),
+        (0, 0, 0, 0),
+        (1, 33, 0, 33),
+        (1, 2**64 - 1, 0, 2**64 - 1),
+        (1, 5, 1, 6),
+        (1, 5, 0, 4),
+        (1, 0, 0, 5),
+        (1, 5, 0, LIMIT + 1),
+        (1, 5, 2**64 - 4, 5),
     ],
-    ids=["number", "past the head", "length", "not its first", "too long", "empty", "limit", "at"],
+    ids=[
+        "number",
+        "fresh memory",
+        "past the head",
+        "length",
+        "not its first",
+        "too long",
+        "empty",
+        "limit",
+        "at",
+    ],
 )
 def test_a_broken_record_is_refused(pair: Pair, record: tuple[int, int, int, int]) -> None:
     RECORD.pack_into(pair.memory, CONTROL_BYTES, *record)

@@ -4,6 +4,7 @@ The C core is compiled where the package was built with a compiler; `available` 
 """
 
 import mmap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -22,12 +23,34 @@ SPIN_NS: Final = 5_000
 """How long a side looks before it sleeps: about what falling asleep and being woken costs."""
 
 
+class RingBroken(Exception):
+    """The peer wrote something that cannot be; nothing of the ring is believed any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class RingEnd:
     """What one process has of a pair: it writes into one ring and reads from the other."""
 
     writer: "Writer"
     reader: "Reader"
+
+    def write(self, message: bytes) -> bool:
+        """Waits for space. False once closed. Raises `RingBroken`."""
+        try:
+            return self.writer.write(message)
+        except ValueError as error:
+            raise RingBroken(str(error)) from None
+
+    def messages(self) -> Iterator[bytes]:
+        """Waits for each; ends once closed and read empty. Raises `RingBroken`."""
+        while messages := self._read():
+            yield from messages
+
+    def _read(self) -> list[bytes]:
+        try:
+            return self.reader.read()
+        except ValueError as error:
+            raise RingBroken(str(error)) from None
 
     def close(self) -> None:
         """Nothing is written any more, nobody waits any more; what came can still be read."""

@@ -32,10 +32,10 @@ typedef struct {
 /* In front of each piece of a message; pieces start on a line. A message is cut where the
  * memory ends and where the free space ends. */
 typedef struct {
-    _Atomic uint64_t position; /* of this record: its sequence number */
-    _Atomic uint64_t length;   /* bytes of this piece */
-    _Atomic uint64_t at;       /* where they belong in the message */
-    _Atomic uint64_t total;    /* bytes of the whole message */
+    _Atomic uint64_t number; /* its position + 1, so that no fresh memory looks like a record */
+    _Atomic uint64_t length; /* bytes of this piece */
+    _Atomic uint64_t at;     /* where they belong in the message */
+    _Atomic uint64_t total;  /* bytes of the whole message */
 } ring_record;
 
 /* One side of one direction, in the memory of its process. */
@@ -167,7 +167,7 @@ static inline uint64_t ring_put(ring_side *writer, const unsigned char *message,
         uint64_t length = ring_least(total - at, here - sizeof(ring_record));
         ring_record *record =
             (ring_record *)(writer->data + (writer->position & (writer->capacity - 1)));
-        atomic_store_explicit(&record->position, writer->position, memory_order_relaxed);
+        atomic_store_explicit(&record->number, writer->position + 1, memory_order_relaxed);
         atomic_store_explicit(&record->length, length, memory_order_relaxed);
         atomic_store_explicit(&record->at, at, memory_order_relaxed);
         atomic_store_explicit(&record->total, total, memory_order_relaxed);
@@ -246,13 +246,13 @@ static inline ring_answer ring_next(ring_side *reader, ring_piece *piece) {
     if (before_head == 0) return RING_NO;
     ring_record *record =
         (ring_record *)(reader->data + (reader->position & (reader->capacity - 1)));
-    uint64_t position = atomic_load_explicit(&record->position, memory_order_relaxed);
+    uint64_t number = atomic_load_explicit(&record->number, memory_order_relaxed);
     piece->length = atomic_load_explicit(&record->length, memory_order_relaxed);
     piece->at = atomic_load_explicit(&record->at, memory_order_relaxed);
     piece->total = atomic_load_explicit(&record->total, memory_order_relaxed);
     piece->data = (const unsigned char *)(record + 1);
     uint64_t here = ring_least(before_head, ring_contiguous(reader));
-    if (position != reader->position || piece->at != reader->expected_at) return RING_CORRUPT;
+    if (number != reader->position + 1 || piece->at != reader->expected_at) return RING_CORRUPT;
     if (piece->length > here - sizeof(ring_record)) return RING_CORRUPT;
     if (piece->total > reader->max_message || piece->at > piece->total) return RING_CORRUPT;
     if (piece->length > piece->total - piece->at) return RING_CORRUPT;

@@ -48,14 +48,16 @@ class OfferedRing:
     _file: SharedFile
     _end: RingEnd
 
-    def settle(self, answer: Metadata) -> tuple[RingEnd | None, str]:
-        """Our end once the peer has its own; or None, and why. `answer`: initial metadata."""
+    def settle(self, answer: Metadata) -> RingEnd | None:
+        """Our end, if the peer has its own. `answer`: the initial metadata of the call."""
         self.withdraw()
         try:
             parsed = RingAnswer.FromString(_value(answer))
         except DecodeError:
-            return None, "the answer cannot be read"
-        return (self._end, "") if parsed.accepted else (None, parsed.reason or "not answered")
+            parsed = RingAnswer(reason="the answer cannot be read")
+        if parsed.reason:
+            log.info("link.no_ring", reason=parsed.reason)
+        return self._end if parsed.accepted else None
 
     def withdraw(self) -> None:
         self._file.remove()
