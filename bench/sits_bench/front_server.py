@@ -1,0 +1,52 @@
+"""The front door alone, with an engine that echoes at once: `python -m sits_bench.front_server`.
+
+Everything of the front door is there, checks, metrics and traces; nothing is behind it.
+"""
+
+import threading
+from typing import NoReturn
+
+from sits_core.errors import Unavailable
+from sits_core.metrics import ProcessRegistry
+from sits_core.process import run
+from sits_core.telemetry import open_tracer
+from sits_preprocess.fake_engine import model
+from sits_preprocess.front import build
+from sits_preprocess.repository import Repository
+from sits_preprocess.request import Answer, Request
+from sits_preprocess.settings import PreprocessSettings
+from sits_preprocess.testing import FakeCatalog
+
+ECHO = model("echo", [("INPUT", "FP32", [256])], [("OUTPUT", "FP32", [256])], max_batch_size=32)
+
+
+class EchoEngine:
+    """An `inference.Engine`."""
+
+    def __init__(self) -> None:
+        self.catalog = FakeCatalog(ECHO)
+
+    def submit(self, request: Request) -> None:
+        outputs = tuple([tensor._replace(name="OUTPUT") for tensor in request.inputs])
+        request.answer(Answer(outputs, executed_rows=request.rows))
+
+    def cancel(self, request: Request) -> None:
+        """It has been answered already."""
+
+
+def serve(settings: PreprocessSettings, stop: threading.Event) -> None:
+    registry, engine = ProcessRegistry(), EchoEngine()
+    with open_tracer("preprocess", settings, registry, "front-alone") as tracer:
+        repository = Repository(engine.catalog, _no_dispatcher)
+        front = build(settings, engine, repository, tracer, registry)
+        front.start()
+        stop.wait()
+        front.stop(1.0)
+
+
+def _no_dispatcher() -> NoReturn:
+    raise Unavailable("the front door alone has no dispatcher")
+
+
+if __name__ == "__main__":
+    run("preprocess", PreprocessSettings, serve)

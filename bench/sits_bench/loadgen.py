@@ -1,0 +1,193 @@
+"""Builds the load generator, runs it, reads its results."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from sits_bench.paths import BENCH, WORK
+from sits_sim.load import Floats, Ints
+
+INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
+CONNECTIONS: Final = 4
+EXTRA_S: Final = 30.0
+"""Beyond warm-up, duration and drain: then it hangs, and is killed."""
+OK: Final = 0
+
+_ARRIVAL = np.dtype([("at_s", "<f8"), ("request", "<u4"), ("zero", "<u4")])
+
+
+class BenchError(Exception):
+    """A benchmark cannot go on; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Milliseconds."""
+
+    count: int
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    p999: float
+    max: float
+    mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One run. Closed loop: `in_flight` requests under way at all times. Open loop: they leave
+    at `at_s`, each with the request numbered in `which` (0 when None)."""
+
+    requests: Path
+    in_flight: int = 0
+    at_s: Floats | None = None
+    which: Ints | None = None
+    connections: int = CONNECTIONS
+    warm_up_s: float = 1.0
+    duration_s: float = 5.0
+    drain_s: float = 5.0
+    timeout: str = ""
+    headers: Sequence[str] = ()
+    max_open: int = 20_000
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes, more or less."""
+        return self.warm_up_s + self.duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a run found. Rates are over the window after the warm-up; latencies are those of
+    requests due in it. `cpu_us` is the servers' CPU time for each answered request."""
+
+    seconds: float
+    ok: int
+    failed: int
+    per_s: float
+    answered: Latencies
+    refused: Latencies
+    lag: Latencies
+    statuses: Mapping[int, int]
+    unanswered: int
+    unsent: int
+    pushbacks: int
+    cpu_us: float
+    own_cpu_us: float
+    first_error: str
+    kinds: Sequence[Latencies] = field(default_factory=list)
+
+    @property
+    def refused_share(self) -> float:
+        return self.refused.count / max(1, self.refused.count + self.answered.count)
+
+
+def build() -> Path:
+    """The program, compiled anew when its source is newer."""
+    source, program = BENCH / "loadgen.c", WORK / "loadgen"
+    if program.is_file() and program.stat().st_mtime >= source.stat().st_mtime:
+        return program
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise BenchError(f"no C compiler for {source.name}: {INSTALL}")
+    WORK.mkdir(parents=True, exist_ok=True)
+    command = [compiler, "-O2", "-o", str(program), str(source), "-lnghttp2", "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - ours
+    if done.returncode != 0:
+        first = "\n".join(done.stderr.splitlines()[:5])
+        raise BenchError(f"cannot compile {source.name}: {INSTALL}\n{first}")
+    return program
+
+
+INSTALL: Final = (
+    "on Debian and Ubuntu, apt-get install gcc libnghttp2-dev; elsewhere a C compiler and nghttp2"
+)
+
+
+def run(
+    load: Load,
+    target: str,
+    pids: Sequence[int] = (),
+    *,
+    path: str = INFER,
+    http1: bool = False,
+) -> Measured:
+    """Load `target` (a host:port of 127.0.0.0/8). Raises `BenchError` when it cannot."""
+    command = [str(build()), *_arguments(load, target, pids, path)]
+    if http1:
+        command.append("--http1")
+    limit_s = load.seconds + load.drain_s + EXTRA_S
+    try:
+        done = subprocess.run(  # noqa: S603 - ours
+            command, capture_output=True, text=True, check=False, timeout=limit_s
+        )
+    except subprocess.TimeoutExpired:
+        raise BenchError(f"the load generator hung for {limit_s:g} s") from None
+    if done.returncode != 0:
+        raise BenchError(done.stderr.strip() or f"the load generator ended with {done.returncode}")
+    return _measured(json.loads(done.stdout))
+
+
+def _arguments(load: Load, target: str, pids: Sequence[int], path: str) -> list[str]:
+    options = {
+        "--target": target,
+        "--requests": load.requests,
+        "--path": path,
+        "--connections": load.connections,
+        "--warm-up": load.warm_up_s,
+        "--duration": load.duration_s,
+        "--drain": load.drain_s,
+        "--max-open": load.max_open,
+    }
+    if pids:
+        options["--pids"] = ",".join(map(str, pids))
+    if load.timeout:
+        options["--timeout"] = load.timeout
+    if load.at_s is None:
+        options["--in-flight"] = load.in_flight
+        options["--connections"] = min(load.connections, load.in_flight)
+    else:
+        options["--schedule"] = _write_schedule(load.at_s, load.which)
+    arguments = [str(part) for option in options.items() for part in option]
+    return arguments + [part for header in load.headers for part in ("--header", header)]
+
+
+def _write_schedule(at_s: Floats, which: Ints | None) -> Path:
+    arrivals = np.zeros(len(at_s), _ARRIVAL)
+    arrivals["at_s"] = at_s
+    if which is not None:
+        arrivals["request"] = which
+    WORK.mkdir(parents=True, exist_ok=True)
+    file = WORK / "schedule"
+    file.write_bytes(arrivals.tobytes())
+    return file
+
+
+def _measured(found: dict[str, Any]) -> Measured:
+    ok = found["ok"]
+    cpu_s = sum(each for each in found["cpu_s"] if each > 0)
+    statuses = {int(code): count for code, count in found["statuses"].items()}
+    return Measured(
+        seconds=found["seconds"],
+        ok=ok,
+        failed=found["done"] - ok,
+        per_s=found["per_s"],
+        answered=Latencies(**found["answered"]),
+        refused=Latencies(**found["refused"]),
+        lag=Latencies(**found["lag"]),
+        statuses=statuses,
+        unanswered=found["open"],
+        unsent=found["unsent"],
+        pushbacks=found["pushbacks"],
+        cpu_us=cpu_s / ok * 1e6 if ok else 0.0,
+        own_cpu_us=found["own_cpu_s"] / max(1, found["done"]) * 1e6,
+        first_error=found["first_error"],
+        kinds=[Latencies(**kind["answered"]) for kind in found["classes"]],
+    )

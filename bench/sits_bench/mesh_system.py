@@ -1,0 +1,106 @@
+"""Our mesh as a system under test: all four services and a Redis of its own, on this machine."""
+
+import os
+import re
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from sits_bench import repositories
+from sits_bench.loadgen import BenchError
+from sits_bench.paths import WORK
+from sits_bench.processes import family
+from sits_bench.repositories import Model
+from sits_bench.system import Running
+from sits_cli import ports
+from sits_cli.mesh import Mesh, MeshFailed, Plan
+from sits_core.testing import wait_until
+
+READY_S: Final = 60.0
+SERVICES: Final = ("topology", "executor-0", "dispatcher", "preprocess")
+BEST: Final[Mapping[str, str]] = {"SITS_PREPROCESS_TRANSPORT": "native"}
+"""What is not the default and makes it faster."""
+FORCE_GRPC: Final = {"SITS_FORCE_GRPC_LINKS": "true"}
+INLINE: Final = {"SITS_PREPROCESS_POOL_BYTES": "0", "SITS_EXECUTOR_POOL_BYTES": "0"}
+
+Env = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class MeshSystem:
+    """One executor unless told otherwise. `env` goes to every service on top of `BEST`."""
+
+    name: str
+    models: Sequence[Model]
+    env: Env = field(default_factory=dict)
+    executors: int = 1
+    base: Env = field(default_factory=lambda: BEST)
+    pinned: Mapping[str, set[int]] = field(default_factory=dict)
+    """CPUs of a service, by its name."""
+
+    @contextmanager
+    def start(self) -> Iterator[Running]:
+        with self.running() as (_, running):
+            yield running
+
+    @contextmanager
+    def running(self) -> Iterator[tuple[Mesh, Running]]:
+        folder = re.sub(r"[^a-z0-9]+", "-", self.name.lower())
+        plan = Plan(
+            ports.free(self.executors),
+            models=repositories.write(folder, self.models),
+            log_dir=WORK / "logs" / folder,
+            env={**self.base, **self.env},
+        )
+        with Mesh(plan) as mesh:
+            try:
+                mesh.wait_ready(READY_S)
+            except MeshFailed as error:
+                raise BenchError(f"{self.name}: {error}") from None
+            self._await_models(mesh)
+            self._pin(mesh)
+            yield mesh, Running(mesh.addresses.front, lambda: pids(mesh), metrics=metrics(mesh))
+
+    def _await_models(self, mesh: Mesh) -> None:
+        def ready() -> bool:
+            try:
+                return all(client.is_model_ready(model.name) for model in self.models)
+            except InferenceServerException:
+                return False
+
+        with triton.InferenceServerClient(mesh.addresses.front) as client:
+            wait_until(ready, READY_S, f"models of {self.name}")
+
+    def _pin(self, mesh: Mesh) -> None:
+        for service, cpus in self.pinned.items():
+            pid = mesh.pid(service)
+            for task in os.listdir(f"/proc/{pid}/task"):
+                os.sched_setaffinity(int(task), cpus)
+
+
+def pids(mesh: Mesh) -> list[int]:
+    """All that belongs to the mesh, Redis too."""
+    names = [*mesh.names(), "redis"]
+    return [pid for name in names if (own := mesh.pid(name)) is not None for pid in family(own)]
+
+
+def metrics(mesh: Mesh) -> tuple[str, ...]:
+    book = mesh.addresses
+    return (book.front_metrics, book.admin, *(address for _, address in book.executors))
+
+
+def counters(running: Running, pattern: str) -> float:
+    """The sum of all samples whose name matches, over all services."""
+    matches = re.compile(pattern)
+    total = 0.0
+    for address in running.metrics:
+        url = f"http://{address}/metrics"
+        with urllib.request.urlopen(url, timeout=10) as response:
+            lines = response.read().decode().splitlines()
+        total += sum(float(line.rpartition(" ")[2]) for line in lines if matches.match(line))
+    return total
