@@ -70,6 +70,16 @@ class BaseControl(ControlServicer):
     ) -> pb.SetStrategyResponse:
         raise self._not_here("SetStrategy")
 
+    def SetShadow(
+        self, request: pb.SetShadowRequest, context: grpc.ServicerContext
+    ) -> pb.SetShadowResponse:
+        raise self._not_here("SetShadow")
+
+    def Explain(
+        self, request: pb.ExplainRequest, context: grpc.ServicerContext
+    ) -> pb.ExplainResponse:
+        raise self._not_here("Explain")
+
     def LoadModel(
         self, request: pb.LoadModelRequest, context: grpc.ServicerContext
     ) -> pb.LoadModelResponse:

@@ -88,6 +88,10 @@ class DecisionLog:
         self._slots: dict[str, int] = {}
         self._next = 0
 
+    @property
+    def capacity(self) -> int:
+        return len(self._heads)
+
     def __len__(self) -> int:
         return min(self._next, len(self._heads))
 

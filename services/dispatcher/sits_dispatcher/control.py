@@ -14,6 +14,7 @@ from sits_core.rpc import open_channel, token_metadata
 from sits_core.settings import Settings
 from sits_core.tracing import Tracer
 from sits_dispatcher.mesh import Mesh
+from sits_dispatcher.messages import explanation, shadow_report
 from sits_protos.v1 import control_pb2 as pb
 from sits_protos.v1.control_pb2_grpc import ControlStub
 from sits_protos.v1.link_pb2 import Hello, ModelEntry
@@ -23,6 +24,7 @@ T = TypeVar("T")
 LOAD_TIMEOUT_S = 600.0
 """Loading a large model takes minutes."""
 LIST_TIMEOUT_S = 10.0
+DEFAULT_EXPLANATIONS, MAX_EXPLANATIONS = 10, 1000
 
 
 class ExecutorControls:
@@ -77,6 +79,18 @@ class Control(BaseControl):
     ) -> pb.SetStrategyResponse:
         previous = self._mesh.switch(request.strategy, request.model)
         return pb.SetStrategyResponse(previous=previous, current=request.strategy)
+
+    def SetShadow(
+        self, request: pb.SetShadowRequest, context: grpc.ServicerContext
+    ) -> pb.SetShadowResponse:
+        return pb.SetShadowResponse(report=shadow_report(self._mesh.set_shadow(request.strategy)))
+
+    def Explain(
+        self, request: pb.ExplainRequest, context: grpc.ServicerContext
+    ) -> pb.ExplainResponse:
+        limit = min(request.limit or DEFAULT_EXPLANATIONS, MAX_EXPLANATIONS)
+        found = self._mesh.explain(request.request_id, limit)
+        return pb.ExplainResponse(explanations=map(explanation, found))
 
     def LoadModel(
         self, request: pb.LoadModelRequest, context: grpc.ServicerContext

@@ -12,20 +12,19 @@ from sits_dispatcher.dispatcher import Dispatcher
 from sits_dispatcher.executors import Executors
 from sits_dispatcher.fronts import Fronts
 from sits_dispatcher.job import Front
+from sits_dispatcher.messages import shadow_report
 from sits_dispatcher.metrics import Metrics
 from sits_dispatcher.weights import Weights
 from sits_protos.v1.control_pb2 import GetStateResponse, PeerState
 from sits_protos.v1.link_pb2 import Credits, Hello, Role
 from sits_protos.v1.registry_pb2 import Lease
+from sits_scheduling.explain import Explanation
+from sits_scheduling.shadow import ShadowReport
 
 log = structlog.get_logger()
 
 CONNECTED_S = 5.0
 """Redis counts as connected this long after its last answer."""
-
-
-def _transport(shares_memory: bool) -> str:
-    return "grpc+shm" if shares_memory else "grpc"
 
 
 class Mesh:
@@ -98,6 +97,14 @@ class Mesh:
                 log.warning("strategy.not_shared", reason="Redis does not answer")
         return previous
 
+    def set_shadow(self, strategy: str) -> ShadowReport | None:
+        with self.dispatcher.lock:
+            return self.dispatcher.placer.set_shadow(strategy)
+
+    def explain(self, request_id: str, limit: int) -> list[Explanation]:
+        with self.dispatcher.lock:
+            return self.dispatcher.placer.explain(request_id, limit)
+
     def _follow_strategies(self, shared: Mapping[str, str]) -> None:
         """Take over what changed since the last look, so that a local switch made while
         Redis was away is not undone by an old value."""
@@ -118,6 +125,8 @@ class Mesh:
         state.strategy = placer.default
         state.model_strategies.update(placer.by_model)
         state.strategies.extend(placer.names())
+        if (shadow := shadow_report(placer.shadow())) is not None:
+            state.shadow.CopyFrom(shadow)
         state.topology_age_s = self._weights.age_s()
         state.redis_configured = self.registry is not None
         state.redis_connected = self.redis_age_s() < CONNECTED_S
@@ -127,11 +136,11 @@ class Mesh:
         state.peers.extend(
             PeerState(
                 hello=hello,
-                address=address,
+                address=link.peer,
                 connected=True,
-                transport=_transport(front.shares_memory),
+                transport=link.way(shared_payloads=front.shares_memory),
             )
-            for address, hello, front in self.fronts.hellos()
+            for link, hello, front in self.fronts.hellos()
         )
 
     def _topology_states(self) -> list[PeerState]:
@@ -165,7 +174,7 @@ class Mesh:
                     hello=member.hello,
                     address=member.link.peer,
                     connected=True,
-                    transport=_transport(member.shares_memory),
+                    transport=member.link.way(shared_payloads=member.shares_memory),
                     batches_in_flight=batches,
                     rows_in_flight=rows,
                     batches_total=member.results,

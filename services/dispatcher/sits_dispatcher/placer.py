@@ -8,11 +8,16 @@ from sits_core.clock import now_ns
 from sits_core.errors import NotFound
 from sits_dispatcher.job import Job
 from sits_protos.v1.link_pb2 import StageTimes
+from sits_scheduling.batching import CloseReason
 from sits_scheduling.candidates import ExecutorTable
+from sits_scheduling.explain import DecisionLog, Explanation
 from sits_scheduling.orders import Order
 from sits_scheduling.placing import Batch, Placing
 from sits_scheduling.service_times import ServiceTimes
+from sits_scheduling.shadow import ShadowReport
 from sits_scheduling.switchboard import Switchboard
+
+CLOSED_BY = {reason.value: reason for reason in CloseReason}
 
 
 class Placed(NamedTuple):
@@ -30,7 +35,8 @@ class Placer:
     def __init__(self, table: ExecutorTable, default: str, rng: random.Random) -> None:
         self._switchboard = Switchboard(default, rng)
         self._known(default)
-        self._placing = Placing(table, ServiceTimes(), self._switchboard, rng)
+        self._log = DecisionLog()
+        self._placing = Placing(table, ServiceTimes(), self._switchboard, rng, self._log)
 
     @property
     def default(self) -> str:
@@ -72,6 +78,30 @@ class Placer:
             ran_ns = times.executor_sent - times.input_started if times.input_started else 0
             self._placing.finished(_batch(job), job.reservation, ran_ns, now_ns())
 
+    def set_shadow(self, strategy: str) -> ShadowReport | None:
+        """Let `strategy` decide beside the one in force; "" ends it. Returns what the one
+        before has seen. Raises `NotFound` for an unknown name."""
+        if strategy:
+            self._known(strategy)
+        before = self.shadow()
+        self._placing.set_shadow(strategy)
+        return before
+
+    def shadow(self) -> ShadowReport | None:
+        return self._placing.shadow.report() if self._placing.shadow else None
+
+    def explain(self, request_id: str, limit: int) -> list[Explanation]:
+        """The last decision about a request, or the newest decisions when no id is given."""
+        if not request_id:
+            return self._log.latest(limit)
+        found = self._log.find(request_id)
+        if found is None:
+            raise NotFound(
+                f"no decision about request '{request_id}' is remembered: the last "
+                f"{self._log.capacity:,} are, of requests that carry an id"
+            )
+        return [found]
+
     def _known(self, name: str) -> None:
         if not self.knows(name):
             names = ", ".join(self.names())
@@ -79,4 +109,12 @@ class Placer:
 
 
 def _batch(job: Job) -> Batch:
-    return Batch(job.model, job.header.rows, job.header.payload_bytes, job.place)
+    header = job.header
+    return Batch(
+        job.model,
+        header.rows,
+        header.payload_bytes,
+        job.place,
+        tuple(header.request_ids),
+        CLOSED_BY.get(header.close_reason),
+    )

@@ -155,7 +155,7 @@ def _fill_header(header: BatchHeader, sent: Batch, requests: Sequence[Request]) 
     header.close_reason, header.closed_unix_ns = sent.reason, sent.closed_ns
     header.trace_contexts.extend(r.trace.to_wire() for r in requests if r.trace)
     header.payload_numa_node = -1
-    header.first_request_id = first.id[:256]
+    header.request_ids.extend(r.id for r in requests if r.id)
 
 
 def _fill_tensor(

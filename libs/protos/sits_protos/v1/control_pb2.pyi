@@ -72,6 +72,7 @@ class GetStateResponse(_message.Message):
     REDIS_CONFIGURED_FIELD_NUMBER: _builtins.int
     REDIS_CONNECTED_FIELD_NUMBER: _builtins.int
     MODELS_FIELD_NUMBER: _builtins.int
+    SHADOW_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     started_unix_ns: _builtins.int
     strategy: _builtins.str
@@ -90,6 +91,8 @@ class GetStateResponse(_message.Message):
     def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerState]: ...
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[_link_pb2.ModelEntry]: ...
+    @_builtins.property
+    def shadow(self) -> Global___ShadowReport: ...
     def __init__(
         self_,  # pyright: ignore[reportSelfClsParameterName]
         *,
@@ -104,10 +107,11 @@ class GetStateResponse(_message.Message):
         redis_configured: _builtins.bool = ...,
         redis_connected: _builtins.bool = ...,
         models: _abc.Iterable[_link_pb2.ModelEntry] | None = ...,
+        shadow: Global___ShadowReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["self", b"self"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["self", b"self", "shadow", b"shadow"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_strategies", b"model_strategies", "models", b"models", "peers", b"peers", "ready", b"ready", "redis_configured", b"redis_configured", "redis_connected", b"redis_connected", "self", b"self", "started_unix_ns", b"started_unix_ns", "strategies", b"strategies", "strategy", b"strategy", "topology_age_s", b"topology_age_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_strategies", b"model_strategies", "models", b"models", "peers", b"peers", "ready", b"ready", "redis_configured", b"redis_configured", "redis_connected", b"redis_connected", "self", b"self", "shadow", b"shadow", "started_unix_ns", b"started_unix_ns", "strategies", b"strategies", "strategy", b"strategy", "topology_age_s", b"topology_age_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -128,8 +132,9 @@ class PeerState(_message.Message):
     address: _builtins.str
     connected: _builtins.bool
     transport: _builtins.str
-    """How bytes travel: "grpc", or "grpc+shm" with payloads in shared memory;
-    "redis" = known by its lease only.
+    """How messages travel: "grpc", or "ring" in shared memory; "grpc+shm" and
+    "ring+shm" with payloads in shared memory too; "redis" = known by its lease
+    only.
     """
     batches_in_flight: _builtins.int
     rows_in_flight: _builtins.int
@@ -201,6 +206,215 @@ class SetStrategyResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SetStrategyResponse: _TypeAlias = SetStrategyResponse  # noqa: Y015
+
+@_typing.final
+class SetShadowRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STRATEGY_FIELD_NUMBER: _builtins.int
+    strategy: _builtins.str
+    """Empty = no shadow any more."""
+    def __init__(
+        self,
+        *,
+        strategy: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["strategy", b"strategy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetShadowRequest: _TypeAlias = SetShadowRequest  # noqa: Y015
+
+@_typing.final
+class SetShadowResponse(_message.Message):
+    """What the shadow that ends has seen."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPORT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def report(self) -> Global___ShadowReport: ...
+    def __init__(
+        self,
+        *,
+        report: Global___ShadowReport | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetShadowResponse: _TypeAlias = SetShadowResponse  # noqa: Y015
+
+@_typing.final
+class ShadowReport(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STRATEGY_FIELD_NUMBER: _builtins.int
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    AGREED_FIELD_NUMBER: _builtins.int
+    GAIN_US_FIELD_NUMBER: _builtins.int
+    strategy: _builtins.str
+    decisions: _builtins.int
+    agreed: _builtins.int
+    gain_us: _builtins.float
+    """Predicted microseconds a decision that the shadow would have saved, on
+    average; negative = it would have cost more.
+    """
+    def __init__(
+        self,
+        *,
+        strategy: _builtins.str = ...,
+        decisions: _builtins.int = ...,
+        agreed: _builtins.int = ...,
+        gain_us: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agreed", b"agreed", "decisions", b"decisions", "gain_us", b"gain_us", "strategy", b"strategy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShadowReport: _TypeAlias = ShadowReport  # noqa: Y015
+
+@_typing.final
+class ExplainRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """A client's request id; empty = the newest decisions."""
+    limit: _builtins.int
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainRequest: _TypeAlias = ExplainRequest  # noqa: Y015
+
+@_typing.final
+class ExplainResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPLANATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def explanations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Explanation]: ...
+    def __init__(
+        self,
+        *,
+        explanations: _abc.Iterable[Global___Explanation] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["explanations", b"explanations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainResponse: _TypeAlias = ExplainResponse  # noqa: Y015
+
+@_typing.final
+class Explanation(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_IDS_FIELD_NUMBER: _builtins.int
+    DECIDED_UNIX_NS_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    STRATEGY_FIELD_NUMBER: _builtins.int
+    CLOSED_BY_FIELD_NUMBER: _builtins.int
+    CONSIDERED_FIELD_NUMBER: _builtins.int
+    ELIGIBLE_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    decided_unix_ns: _builtins.int
+    model: _builtins.str
+    strategy: _builtins.str
+    closed_by: _link_pb2.CloseReason.ValueType
+    considered: _builtins.int
+    """Executors that serve the model, and those of them that had room."""
+    eligible: _builtins.int
+    @_builtins.property
+    def request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def options(self) -> _containers.RepeatedCompositeFieldContainer[Global___Option]:
+        """The pick first, then the best others."""
+
+    def __init__(
+        self,
+        *,
+        request_ids: _abc.Iterable[_builtins.str] | None = ...,
+        decided_unix_ns: _builtins.int = ...,
+        model: _builtins.str = ...,
+        strategy: _builtins.str = ...,
+        closed_by: _link_pb2.CloseReason.ValueType = ...,
+        considered: _builtins.int = ...,
+        eligible: _builtins.int = ...,
+        options: _abc.Iterable[Global___Option] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed_by", b"closed_by", "considered", b"considered", "decided_unix_ns", b"decided_unix_ns", "eligible", b"eligible", "model", b"model", "options", b"options", "request_ids", b"request_ids", "strategy", b"strategy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Explanation: _TypeAlias = Explanation  # noqa: Y015
+
+@_typing.final
+class Option(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ScoresEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    EXECUTOR_FIELD_NUMBER: _builtins.int
+    SCORES_FIELD_NUMBER: _builtins.int
+    ROOM_FIELD_NUMBER: _builtins.int
+    executor: _builtins.str
+    room: _builtins.bool
+    @_builtins.property
+    def scores(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """By term of the decision; their sum decides, more is better."""
+
+    def __init__(
+        self,
+        *,
+        executor: _builtins.str = ...,
+        scores: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        room: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["executor", b"executor", "room", b"room", "scores", b"scores"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Option: _TypeAlias = Option  # noqa: Y015
 
 @_typing.final
 class DrainRequest(_message.Message):

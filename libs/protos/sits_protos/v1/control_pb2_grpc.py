@@ -44,6 +44,16 @@ class ControlStub(object):
                 request_serializer=sits__protos_dot_v1_dot_control__pb2.SetStrategyRequest.SerializeToString,
                 response_deserializer=sits__protos_dot_v1_dot_control__pb2.SetStrategyResponse.FromString,
                 _registered_method=True)
+        self.SetShadow = channel.unary_unary(
+                '/sits.v1.Control/SetShadow',
+                request_serializer=sits__protos_dot_v1_dot_control__pb2.SetShadowRequest.SerializeToString,
+                response_deserializer=sits__protos_dot_v1_dot_control__pb2.SetShadowResponse.FromString,
+                _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/sits.v1.Control/Explain',
+                request_serializer=sits__protos_dot_v1_dot_control__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=sits__protos_dot_v1_dot_control__pb2.ExplainResponse.FromString,
+                _registered_method=True)
         self.Drain = channel.unary_unary(
                 '/sits.v1.Control/Drain',
                 request_serializer=sits__protos_dot_v1_dot_control__pb2.DrainRequest.SerializeToString,
@@ -87,6 +97,20 @@ class ControlServicer(object):
 
     def SetStrategy(self, request, context):
         """dispatcher
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetShadow(self, request, context):
+        """dispatcher: let another strategy decide beside the one in force, without acting
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Explain(self, request, context):
+        """dispatcher: why a request went where it went
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -144,6 +168,16 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.SetStrategy,
                     request_deserializer=sits__protos_dot_v1_dot_control__pb2.SetStrategyRequest.FromString,
                     response_serializer=sits__protos_dot_v1_dot_control__pb2.SetStrategyResponse.SerializeToString,
+            ),
+            'SetShadow': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetShadow,
+                    request_deserializer=sits__protos_dot_v1_dot_control__pb2.SetShadowRequest.FromString,
+                    response_serializer=sits__protos_dot_v1_dot_control__pb2.SetShadowResponse.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=sits__protos_dot_v1_dot_control__pb2.ExplainRequest.FromString,
+                    response_serializer=sits__protos_dot_v1_dot_control__pb2.ExplainResponse.SerializeToString,
             ),
             'Drain': grpc.unary_unary_rpc_method_handler(
                     servicer.Drain,
@@ -230,6 +264,60 @@ class Control(object):
             '/sits.v1.Control/SetStrategy',
             sits__protos_dot_v1_dot_control__pb2.SetStrategyRequest.SerializeToString,
             sits__protos_dot_v1_dot_control__pb2.SetStrategyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetShadow(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sits.v1.Control/SetShadow',
+            sits__protos_dot_v1_dot_control__pb2.SetShadowRequest.SerializeToString,
+            sits__protos_dot_v1_dot_control__pb2.SetShadowResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sits.v1.Control/Explain',
+            sits__protos_dot_v1_dot_control__pb2.ExplainRequest.SerializeToString,
+            sits__protos_dot_v1_dot_control__pb2.ExplainResponse.FromString,
             options,
             channel_credentials,
             insecure,

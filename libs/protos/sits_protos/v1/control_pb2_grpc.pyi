@@ -37,6 +37,10 @@ class ControlStub:
     GetState: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetStateRequest, _control_pb2.GetStateResponse]
     SetStrategy: _grpc.UnaryUnaryMultiCallable[_control_pb2.SetStrategyRequest, _control_pb2.SetStrategyResponse]
     """dispatcher"""
+    SetShadow: _grpc.UnaryUnaryMultiCallable[_control_pb2.SetShadowRequest, _control_pb2.SetShadowResponse]
+    """dispatcher: let another strategy decide beside the one in force, without acting"""
+    Explain: _grpc.UnaryUnaryMultiCallable[_control_pb2.ExplainRequest, _control_pb2.ExplainResponse]
+    """dispatcher: why a request went where it went"""
     Drain: _grpc.UnaryUnaryMultiCallable[_control_pb2.DrainRequest, _control_pb2.DrainResponse]
     """every service: not ready, finish, exit"""
     LoadModel: _grpc.UnaryUnaryMultiCallable[_control_pb2.LoadModelRequest, _control_pb2.LoadModelResponse]
@@ -54,6 +58,10 @@ class ControlAsyncStub(ControlStub):
     GetState: _aio.UnaryUnaryMultiCallable[_control_pb2.GetStateRequest, _control_pb2.GetStateResponse]  # type: ignore[assignment]
     SetStrategy: _aio.UnaryUnaryMultiCallable[_control_pb2.SetStrategyRequest, _control_pb2.SetStrategyResponse]  # type: ignore[assignment]
     """dispatcher"""
+    SetShadow: _aio.UnaryUnaryMultiCallable[_control_pb2.SetShadowRequest, _control_pb2.SetShadowResponse]  # type: ignore[assignment]
+    """dispatcher: let another strategy decide beside the one in force, without acting"""
+    Explain: _aio.UnaryUnaryMultiCallable[_control_pb2.ExplainRequest, _control_pb2.ExplainResponse]  # type: ignore[assignment]
+    """dispatcher: why a request went where it went"""
     Drain: _aio.UnaryUnaryMultiCallable[_control_pb2.DrainRequest, _control_pb2.DrainResponse]  # type: ignore[assignment]
     """every service: not ready, finish, exit"""
     LoadModel: _aio.UnaryUnaryMultiCallable[_control_pb2.LoadModelRequest, _control_pb2.LoadModelResponse]  # type: ignore[assignment]
@@ -80,6 +88,22 @@ class ControlServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.SetStrategyResponse, _abc.Awaitable[_control_pb2.SetStrategyResponse]]:
         """dispatcher"""
+
+    @_abc_1.abstractmethod
+    def SetShadow(
+        self,
+        request: _control_pb2.SetShadowRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.SetShadowResponse, _abc.Awaitable[_control_pb2.SetShadowResponse]]:
+        """dispatcher: let another strategy decide beside the one in force, without acting"""
+
+    @_abc_1.abstractmethod
+    def Explain(
+        self,
+        request: _control_pb2.ExplainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.ExplainResponse, _abc.Awaitable[_control_pb2.ExplainResponse]]:
+        """dispatcher: why a request went where it went"""
 
     @_abc_1.abstractmethod
     def Drain(

@@ -546,7 +546,7 @@ class BatchHeader(_message.Message):
     MOVES_FIELD_NUMBER: _builtins.int
     PAYLOAD_HOST_FIELD_NUMBER: _builtins.int
     PAYLOAD_NUMA_NODE_FIELD_NUMBER: _builtins.int
-    FIRST_REQUEST_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_IDS_FIELD_NUMBER: _builtins.int
     RESULTS_BY_REFERENCE_FIELD_NUMBER: _builtins.int
     BY_REFERENCE_FIELD_NUMBER: _builtins.int
     batch_id: _builtins.int
@@ -573,8 +573,6 @@ class BatchHeader(_message.Message):
     payload_host: _builtins.str
     """Where the payload lies."""
     payload_numa_node: _builtins.int
-    first_request_id: _builtins.str
-    """Client id of the first request, for explanations."""
     results_by_reference: _builtins.bool
     """Outputs may be answered by reference: the sender of the requests can read
     the executor's pool, and sends Release when it has.
@@ -584,6 +582,10 @@ class BatchHeader(_message.Message):
     @_builtins.property
     def trace_contexts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Contexts of the sampled requests, see RequestHeader.trace_context."""
+
+    @_builtins.property
+    def request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Client ids of its requests, as far as they have one, for explanations."""
 
     def __init__(
         self,
@@ -604,13 +606,13 @@ class BatchHeader(_message.Message):
         moves: _builtins.int = ...,
         payload_host: _builtins.str = ...,
         payload_numa_node: _builtins.int = ...,
-        first_request_id: _builtins.str = ...,
+        request_ids: _abc.Iterable[_builtins.str] | None = ...,
         results_by_reference: _builtins.bool = ...,
         by_reference: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "by_reference", b"by_reference", "close_reason", b"close_reason", "closed_unix_ns", b"closed_unix_ns", "earliest_deadline_unix_ns", b"earliest_deadline_unix_ns", "first_request_id", b"first_request_id", "latest_deadline_unix_ns", b"latest_deadline_unix_ns", "model", b"model", "moves", b"moves", "payload_bytes", b"payload_bytes", "payload_host", b"payload_host", "payload_numa_node", b"payload_numa_node", "priority", b"priority", "requests", b"requests", "results_by_reference", b"results_by_reference", "rows", b"rows", "tenant", b"tenant", "trace_contexts", b"trace_contexts", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "by_reference", b"by_reference", "close_reason", b"close_reason", "closed_unix_ns", b"closed_unix_ns", "earliest_deadline_unix_ns", b"earliest_deadline_unix_ns", "latest_deadline_unix_ns", b"latest_deadline_unix_ns", "model", b"model", "moves", b"moves", "payload_bytes", b"payload_bytes", "payload_host", b"payload_host", "payload_numa_node", b"payload_numa_node", "priority", b"priority", "request_ids", b"request_ids", "requests", b"requests", "results_by_reference", b"results_by_reference", "rows", b"rows", "tenant", b"tenant", "trace_contexts", b"trace_contexts", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
