@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import structlog
 
-from sits_core import logs
+from sits_core import logs, memory
 from sits_core.settings import Settings, SettingsError, load
 
 S = TypeVar("S", bound=Settings)
@@ -33,6 +33,7 @@ def run(service: str, settings_class: type[S], serve: Callable[[S, threading.Eve
         # What is alive now lives as long as the process: spare the collector from it.
         gc.collect()
         gc.freeze()
+        memory.trimmer().start()
         serve(settings, stop)
     except SettingsError as error:
         print(f"sits-{service}: {error}", file=sys.stderr)
