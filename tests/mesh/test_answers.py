@@ -7,17 +7,16 @@ from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
 from sits_cli.mesh import Mesh
+from sits_cli.testing_mesh import Array, tensor
 
 pytestmark = pytest.mark.mesh
 
-Array = npt.NDArray[np.generic]
 Infer = Callable[[Mesh, str, list[triton.InferInput]], triton.InferResult]
 
 ODD_BYTES = [b"", b"\0", b"\xff\xfe", b"\xff\xd8\xff\xe0JFIF", "žluť 🐎".encode(), b"x" * 100_000]
@@ -32,12 +31,6 @@ SAMPLES: dict[str, Array] = {
     "FP64": np.array([[1.1, -0.0, np.nan, 5e-324]], np.float64),
     "BYTES": np.array([ODD_BYTES], dtype=object),
 }  # fmt: skip
-
-
-def tensor(datatype: str, array: Array) -> triton.InferInput:
-    made = triton.InferInput("X", array.shape, datatype)
-    made.set_data_from_numpy(array)
-    return made
 
 
 def sync(mesh: Mesh, model: str, inputs: list[triton.InferInput]) -> triton.InferResult:
@@ -68,7 +61,7 @@ def streaming(mesh: Mesh, model: str, inputs: list[triton.InferInput]) -> triton
 @pytest.mark.parametrize("datatype", SAMPLES)
 def test_every_datatype_comes_back_bit_equal(mesh: Mesh, datatype: str, infer: Infer) -> None:
     sent = SAMPLES[datatype]
-    answer = infer(mesh, f"identity_{datatype.lower()}", [tensor(datatype, sent)]).as_numpy("Y")
+    answer = infer(mesh, f"identity_{datatype.lower()}", [tensor(sent, datatype)]).as_numpy("Y")
     assert answer.shape == sent.shape
     if datatype == "BYTES":
         assert answer.tolist() == sent.tolist()
@@ -80,7 +73,7 @@ def test_every_datatype_comes_back_bit_equal(mesh: Mesh, datatype: str, infer: I
 def test_transposed_and_sliced_arrays_arrive_as_numpy_sees_them(mesh: Mesh) -> None:
     base = np.arange(64, dtype=np.float32).reshape(8, 8)
     for view in (base.T, base[::-1], base[::2], base[:, ::-2], np.asfortranarray(base)):
-        answer = sync(mesh, "identity_fp32", [tensor("FP32", view)]).as_numpy("Y")
+        answer = sync(mesh, "identity_fp32", [tensor(view)]).as_numpy("Y")
         assert np.array_equal(answer, view)
 
 
@@ -95,7 +88,7 @@ def test_rows_of_different_shapes_and_sizes_never_mix(mesh: Mesh) -> None:
             for _ in range(40):
                 shape = (int(own.choice([1, 2, 3, 5, 8])), int(own.choice([15, 20])))
                 data = own.random(shape, dtype=np.float32)
-                answer = client.infer("identity_fp32", [tensor("FP32", data)], client_timeout=20)
+                answer = client.infer("identity_fp32", [tensor(data)], client_timeout=20)
                 if not np.array_equal(answer.as_numpy("Y"), data):
                     wrong.append((shape, seed))
 
@@ -116,7 +109,7 @@ def test_a_bad_row_fails_only_its_own_request(mesh: Mesh) -> None:
             data = np.full((1, 3), value, np.float32)
             handle = client.async_infer(
                 "picky",
-                [tensor("FP32", data)],
+                [tensor(data)],
                 lambda result, error, box=box: box.put(error or result),
             )
             pending.append((float(value), handle, box))

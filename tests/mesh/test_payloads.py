@@ -1,55 +1,78 @@
-"""Large tensors travel through shared memory where it is shared, inline where it is not."""
+"""Tensors of any size pass every hop: through shared memory where it is shared, inline else."""
 
-import urllib.request
+from collections.abc import Callable
 from pathlib import Path
+from queue import Queue
 
-import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from sits_cli import ports
-from sits_cli.mesh import Mesh, Plan
+from sits_cli.mesh import Mesh
+from sits_cli.testing_mesh import (
+    Array,
+    metric,
+    pid_of,
+    plan,
+    running,
+    state_of,
+    status_of,
+    tensor,
+)
+from sits_cli.testing_process import private_bytes
 from sits_core.testing import wait_until
-from sits_protos.v1.control_pb2 import GetStateRequest
-from sits_protos.v1.control_pb2_grpc import ControlStub
 from sits_protos.v1.link_pb2 import ROLE_TOPOLOGY
 
 pytestmark = pytest.mark.mesh
 
 MB = 1 << 20
-READY_S = 60
+MODEL = "identity_uint8"
+TIMEOUT_S = 60
+SERVICES = ("preprocess", "dispatcher", "executor-0", "executor-1")
 
 
-def infer(mesh: Mesh, megabytes: float, count: int = 1) -> None:
-    """`count` different tensors at once; each must come back as it went."""
+def noise(megabytes: float, seed: int = 0) -> Array:
+    size = int(megabytes * MB)
+    return np.random.default_rng(seed).integers(0, 255, (1, size), np.uint8)
+
+
+def unary(client: triton.InferenceServerClient, data: Array) -> Array:
+    return client.infer(MODEL, [tensor(data)], client_timeout=TIMEOUT_S).as_numpy("Y")
+
+
+def streamed(client: triton.InferenceServerClient, data: Array) -> Array:
+    answers: Queue[tuple[triton.InferResult, InferenceServerException | None]] = Queue()
+    client.start_stream(lambda result, error: answers.put((result, error)))
+    try:
+        client.async_stream_infer(MODEL, [tensor(data)])
+        result, error = answers.get(timeout=TIMEOUT_S)
+    finally:
+        client.stop_stream()
+    if error is not None:
+        raise error
+    return result.as_numpy("Y")
+
+
+Way = Callable[[triton.InferenceServerClient, Array], Array]
+
+
+def infer(mesh: Mesh, megabytes: float, count: int = 1, way: Way = unary) -> None:
+    """`count` different tensors one after the other; each must come back as it went."""
     with triton.InferenceServerClient(mesh.addresses.front) as client:
         for number in range(count):
-            data = np.random.default_rng(number).integers(
-                0, 255, (1, int(megabytes * MB)), np.uint8
-            )
-            x = triton.InferInput("X", data.shape, "UINT8")
-            x.set_data_from_numpy(data)
-            answer = client.infer("identity_uint8", [x], client_timeout=60).as_numpy("Y")
-            assert np.array_equal(answer, data)
+            data = noise(megabytes, number)
+            assert np.array_equal(way(client, data), data)
 
 
-def metric(address: str, name: str) -> float:
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as page:
-        lines = page.read().decode().splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
-
-
-def transports(mesh: Mesh) -> set[str]:
-    """How bytes travel on the dispatcher's links."""
-    with grpc.insecure_channel(mesh.addresses.dispatcher) as channel:
-        state = ControlStub(channel).GetState(GetStateRequest(), timeout=5)
-    return {peer.transport for peer in state.peers if peer.hello.role != ROLE_TOPOLOGY}
+def transports(mesh: Mesh) -> set[bool]:
+    """Whether memory is shared, for each of the dispatcher's links."""
+    linked = (p for p in state_of(mesh).peers if p.hello.role != ROLE_TOPOLOGY)
+    return {"shm" in peer.transport for peer in linked}
 
 
 def test_large_tensors_go_through_the_pool_and_its_slots_come_back(mesh: Mesh) -> None:
-    assert transports(mesh) == {"grpc+shm"}
+    assert transports(mesh) == {True}
     front = mesh.addresses.front_metrics
     before = metric(front, "sits_pool_allocations_total")
     infer(mesh, 1, count=5)
@@ -60,15 +83,34 @@ def test_large_tensors_go_through_the_pool_and_its_slots_come_back(mesh: Mesh) -
         )
 
 
-@pytest.mark.parametrize("megabytes", [5, 33, 120])
-def test_large_tensors_pass_every_hop(mesh: Mesh, megabytes: int) -> None:
-    infer(mesh, megabytes)
+@pytest.mark.parametrize("way", [unary, streamed])
+def test_large_tensors_pass_every_hop_and_leave_no_memory_behind(mesh: Mesh, way: Way) -> None:
+    """OIP-10. What the first round leaves is what allocators keep; the second adds nothing."""
+    for megabytes in (5, 33, 120):
+        infer(mesh, megabytes, way=way)
+    before = {name: private_bytes(pid_of(mesh, name)) for name in SERVICES}
+    for megabytes in (5, 33, 120):
+        infer(mesh, megabytes, way=way)
+    for name, size in before.items():
+        pid = pid_of(mesh, name)
+        wait_until(
+            lambda pid=pid, size=size: private_bytes(pid) < size + 32 * MB,
+            10,
+            f"{name} back at {size >> 20} MiB",
+        )
 
 
-def test_a_message_over_the_limit_is_refused_and_the_next_one_works(mesh: Mesh) -> None:
-    with pytest.raises(InferenceServerException, match="RESOURCE_EXHAUSTED"):
-        infer(mesh, 257)
-    infer(mesh, 0.001)
+@pytest.mark.parametrize("way", [unary, streamed])
+def test_a_message_over_the_limit_is_refused_and_the_next_ones_work(mesh: Mesh, way: Way) -> None:
+    """OIP-10. gRPC ends the call that brought it; client and connection go on."""
+    with triton.InferenceServerClient(mesh.addresses.front) as client:
+        status, text = status_of(lambda: way(client, noise(257)))
+        assert status == "RESOURCE_EXHAUSTED"
+        assert str(257 * MB)[:4] in text
+        assert str(256 * MB) in text
+        small = noise(0.001)
+        assert np.array_equal(way(client, small), small)
+        assert np.array_equal(unary(client, small), small)
 
 
 @pytest.mark.parametrize("blind", ["preprocess", "executor-0", "dispatcher"])
@@ -78,16 +120,13 @@ def test_who_does_not_share_memory_gets_payloads_inline(
     """A service with a directory of its own stands for one on another host."""
     elsewhere = tmp_path / "shm"
     elsewhere.mkdir()
-    plan = Plan(
-        ports.free(executors=2),
-        models=models,
-        log_dir=tmp_path / "logs",
+    own = plan(
+        models,
+        tmp_path / "logs",
         service_env={blind: {"SITS_SHM_DIR": str(elsewhere)}},
         env={"SITS_DISPATCHER_STRATEGY": "round_robin"},
     )
-    with Mesh(plan) as mesh:
-        mesh.wait_ready(READY_S)
-        with triton.InferenceServerClient(mesh.addresses.front) as client:
-            wait_until(lambda: client.is_model_ready("identity_uint8"), READY_S)
+    with running(own, MODEL) as mesh:
         infer(mesh, 1, count=8)
-        assert "grpc" in transports(mesh)
+        infer(mesh, 33)
+        assert False in transports(mesh)
