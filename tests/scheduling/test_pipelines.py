@@ -1,0 +1,66 @@
+"""Pipeline steps run next to their data; micro-batches fit into memory."""
+
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sits_scheduling.micro_batches import micro_batch_rows
+from sits_scheduling.pipelines import Step, best_path
+
+GIB = 1 << 30
+
+
+def test_a_step_follows_its_data_unless_waiting_there_costs_more() -> None:
+    free = Step(np.array([1000.0, 1000.0]), 64e6)
+    hand_over = np.array([[0.0, 0.13e-3], [0.13e-3, 0.0]])  # µs a byte between two nodes
+    near_first = np.array([0.0, 8_400.0])
+    assert best_path([free, free], near_first, [hand_over], 20.0).choices == (0, 0)
+    busy = Step(np.array([1000.0 + 8_000.0, 1000.0]), 64e6)
+    assert best_path([free, busy], near_first, [hand_over], 20.0).choices == (0, 0)
+    busier = Step(np.array([1000.0 + 9_000.0, 1000.0]), 64e6)
+    assert best_path([free, busier], near_first, [hand_over], 20.0).choices == (0, 1)
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 10_000))
+def test_the_cheapest_path_is_found(steps: int, count: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    chain = [Step(rng.uniform(0, 100, count), rng.uniform(0, 100)) for _ in range(steps)]
+    source = rng.uniform(0, 100, count)
+    ways = [rng.uniform(0, 1, (count, count)) * rng.integers(0, 2, (count, count))
+            for _ in range(steps - 1)]  # fmt: skip
+
+    def cost(path: tuple[int, ...]) -> float:
+        total = source[path[0]] + sum(s.cost_us[c] for s, c in zip(chain, path, strict=True))
+        for (a, b), way, step in zip(pairwise(path), ways, chain[1:], strict=True):
+            total += 5.0 + step.input_bytes * way[a, b] if way[a, b] > 0 else 0.0
+        return float(total)
+
+    best = min(cost(path) for path in product(range(count), repeat=steps))
+    found = best_path(chain, source, ways, 5.0)
+    assert found.total_us == pytest.approx(best)
+    assert cost(found.choices) == pytest.approx(best)
+
+
+def test_micro_batches_are_sized_by_free_memory_between_8_and_64_rows() -> None:
+    row = 64 << 20
+    assert micro_batch_rows(80 * GIB, row) == 64
+    assert micro_batch_rows(2 * GIB, row) == 24
+    assert micro_batch_rows(0.6 * GIB, row) == 8
+    assert micro_batch_rows(80 * GIB, 0) == 64
+
+
+def test_pressure_shrinks_them_but_not_below_8() -> None:
+    assert micro_batch_rows(80 * GIB, 0, factor=0.5) == 32
+    assert micro_batch_rows(80 * GIB, 0, factor=0.01) == 8
+
+
+def test_too_little_memory_still_runs_something() -> None:
+    assert micro_batch_rows(0.1 * GIB, 64 << 20) == 1
+    assert micro_batch_rows(0, 64 << 20) == 1
+
+
+def test_a_model_with_a_small_limit_keeps_it() -> None:
+    assert micro_batch_rows(80 * GIB, 0, most=4) == 4
