@@ -180,6 +180,53 @@ def test_switch_to_an_unknown_strategy_fails_naming_the_known(sits: Sits, serve:
     assert "'fastest', expected least_loaded, round_robin, topo_aware" in outcome.err
 
 
+# explain and shadow
+
+
+def explained() -> pb.Explanation:
+    options = [
+        pb.Option(executor="near", scores={"wait_us": -0.0, "service_us": -90.5}, room=True),
+        pb.Option(executor="full", scores={"wait_us": -400.0, "service_us": -90.5}),
+    ]
+    return pb.Explanation(
+        request_ids=["r1"], model="m/1", strategy="topo_aware", closed_by=1, considered=2,
+        eligible=1, options=options,
+    )  # fmt: skip
+
+
+def test_explain_shows_the_pick_and_why_the_others_were_not(sits: Sits, serve: Serve) -> None:
+    middle = dispatcher()
+    middle.explanations.append(explained())
+    address = serve(middle)
+    outcome = sits("explain", "r1", "--dispatcher", address)
+    words = " ".join(outcome.out.split())
+    assert outcome.status == 0
+    assert "strategy topo_aware batch closed by idle 1 of 2 had room" in words
+    assert "near -90.5 service_us -90.5 wait_us 0 picked" in words
+    assert "full -490.5 service_us -90.5 wait_us -400 no room" in words
+    found = json.loads(sits("explain", "--dispatcher", address, "--json").out)
+    assert [option["picked"] for option in found[0]["options"]] == [True, False]
+
+
+def test_explain_of_a_forgotten_request_says_so(sits: Sits, serve: Serve) -> None:
+    outcome = sits("explain", "nope", "--dispatcher", serve(dispatcher()))
+    assert outcome.status == 1
+    assert "nope" in outcome.err
+
+
+def test_a_shadow_is_started_reported_and_ended(sits: Sits, serve: Serve) -> None:
+    middle = dispatcher()
+    address = serve(middle)
+    assert "No shadow" in sits("shadow", "--dispatcher", address).out
+    assert (
+        "round_robin decides in the shadow"
+        in sits("shadow", "round_robin", "--dispatcher", address).out
+    )
+    middle.state.shadow.MergeFrom(pb.ShadowReport(decisions=10, agreed=5, gain_us=-7))
+    report = sits("shadow", "off", "--dispatcher", address).out
+    assert "10 decisions, 50.0% the same; it would have cost 7.0 µs" in " ".join(report.split())
+
+
 # status
 
 

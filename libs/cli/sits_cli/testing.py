@@ -6,7 +6,7 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from sits_core.errors import InvalidArgument
+from sits_core.errors import InvalidArgument, NotFound
 from sits_core.rpc import Server
 from sits_protos.v1 import control_pb2 as pb
 from sits_protos.v1 import topology_pb2
@@ -22,6 +22,7 @@ class FakeControl(ControlServicer):
     state: pb.GetStateResponse = field(default_factory=pb.GetStateResponse)
     service: str = "dispatcher"
     spans: list[pb.Span] = field(default_factory=list)
+    explanations: list[pb.Explanation] = field(default_factory=list)
 
     def GetState(
         self, request: pb.GetStateRequest, context: grpc.ServicerContext
@@ -36,6 +37,23 @@ class FakeControl(ControlServicer):
             raise InvalidArgument(f"unknown strategy {request.strategy!r}, expected {known}")
         previous, self.state.strategy = self.state.strategy, request.strategy
         return pb.SetStrategyResponse(previous=previous, current=request.strategy)
+
+    def SetShadow(
+        self, request: pb.SetShadowRequest, context: grpc.ServicerContext
+    ) -> pb.SetShadowResponse:
+        before = pb.ShadowReport()
+        before.CopyFrom(self.state.shadow)
+        self.state.shadow.CopyFrom(pb.ShadowReport(strategy=request.strategy))
+        return pb.SetShadowResponse(report=before)
+
+    def Explain(
+        self, request: pb.ExplainRequest, context: grpc.ServicerContext
+    ) -> pb.ExplainResponse:
+        wanted = request.request_id
+        found = [e for e in self.explanations if not wanted or wanted in e.request_ids]
+        if wanted and not found:
+            raise NotFound(f"no decision about request {wanted!r} is remembered")
+        return pb.ExplainResponse(explanations=found)
 
     def GetSpans(
         self, request: pb.GetSpansRequest, context: grpc.ServicerContext

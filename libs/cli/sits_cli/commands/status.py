@@ -50,7 +50,7 @@ def status(
         *_fronts(front, state.peers),
         ServiceLine("dispatcher", dispatcher, state.ready, draining=state.self.draining),
         *(_peer(peer) for peer in state.peers if peer.hello.role != Role.ROLE_PREPROCESS),
-        ServiceLine("topology", topology, health.ready(topology)),
+        *_unknown_topology(topology, state.peers),
     ]
     if as_json:
         print_json(summary(state) | {"services": [asdict(line) for line in lines]})
@@ -88,6 +88,13 @@ def _fronts(address: str, peers: Iterable[pb.PeerState]) -> list[ServiceLine]:
     if len(linked) == 1:
         return [replace(linked[0], address=address, ready=ready and linked[0].ready)]
     return [ServiceLine("preprocess", address, ready), *linked]
+
+
+def _unknown_topology(address: str, peers: Iterable[pb.PeerState]) -> list[ServiceLine]:
+    """The service at `address`, when no lease tells the dispatcher of any."""
+    if any(peer.hello.role == Role.ROLE_TOPOLOGY for peer in peers):
+        return []
+    return [ServiceLine("topology", address, health.ready(address))]
 
 
 def _peer(peer: pb.PeerState) -> ServiceLine:
