@@ -5,6 +5,7 @@ from collections.abc import Callable
 from sits_scheduling.batching import BatchQueue, Capacity
 from sits_scheduling.entry import Entry
 from sits_sim.batch import Batch
+from sits_sim.bounds import BoundWatch
 from sits_sim.clock import Clock
 from sits_sim.gate import Gate
 from sits_sim.ledger import End
@@ -18,7 +19,8 @@ class Front:
     """Takes requests, sends batches while its credits last, gets the answers.
 
     `window` and `instances` are its credits, as `sits_preprocess.dispatch_link` keeps them.
-    Without a `gate` everything is admitted. `close` is told of requests that end here.
+    Without a `gate` everything is admitted. `close` is told of requests that end here, a
+    `watch` looks on.
     """
 
     def __init__(
@@ -31,12 +33,13 @@ class Front:
         send: Callable[[Batch], None],
         close: Close,
         gate: Gate | None = None,
+        watch: BoundWatch | None = None,
     ) -> None:
         self.number, self._clock, self._queue = number, clock, queue
         self._window, self._instances = window, instances
-        self._send, self._close, self._gate = send, close, gate
+        self._send, self._close, self._gate, self.watch = send, close, gate, watch
         self._in_flight: dict[Batch, None] = {}
-        self._run_ns = self._last_result_ns = 0
+        self._run_ns = self._trip_ns = self._last_result_ns = 0
         self._wake_ns = 0
 
     def __repr__(self) -> str:
@@ -49,6 +52,8 @@ class Front:
             if refusal is not None:
                 self._close(entry.item, End.REFUSED)
                 return
+        if self.watch is not None:
+            self.watch.coming(entry)
         self._queue.add(entry)
         self.pump()
 
@@ -57,10 +62,11 @@ class Front:
         del self._in_flight[batch]
         if self._gate is not None:
             self._gate.returned(batch, self._clock.now_ns, run_ns)
+        now = self._clock.now_ns
         if run_ns:
-            known = self._run_ns or run_ns
-            self._run_ns = int(known + _SMOOTHING * (run_ns - known))
-        self._last_result_ns = self._clock.now_ns
+            self._run_ns = _smoothed(self._run_ns, run_ns)
+            self._trip_ns = _smoothed(self._trip_ns, now - batch.closed_ns)
+        self._last_result_ns = now
         self.pump()
 
     def pump(self) -> None:
@@ -72,6 +78,8 @@ class Front:
             batch = Batch(closed.items, closed.rows, closed.payload_bytes, self.number, now)
             if self._gate is not None:
                 self._gate.sent(batch)
+            if self.watch is not None:
+                self.watch.taken(closed.items)
             self._in_flight[batch] = None
             self._send(batch)
         wake = self._queue.next_wakeup_ns(now, self._capacity())
@@ -83,8 +91,10 @@ class Front:
         """What cannot be done in time any more is not run."""
         if self._gate is None:
             return
-        for entry in self._queue.hopeless(now):
-            self._gate.forget(entry.item)
+        for entry in self._queue.hopeless(now, self._trip_ns):
+            self._gate.expired(entry.item, now)
+            if self.watch is not None:
+                self.watch.dropped(entry.item)
             self._close(entry.item, End.EXPIRED)
 
     def _capacity(self) -> Capacity:
@@ -93,7 +103,11 @@ class Front:
         out = len(self._in_flight)
         room, idle = self._window - out, self._instances - out
         if self._run_ns == 0 or idle > 0:
-            return Capacity(max(0, room), max(0, idle), 0, self._run_ns)
+            return Capacity(max(0, room), max(0, idle), 0, self._trip_ns)
         oldest_ns = next(iter(self._in_flight)).closed_ns
         free_ns = max(oldest_ns, self._last_result_ns) + self._run_ns
-        return Capacity(max(0, room), 0, free_ns, self._run_ns)
+        return Capacity(max(0, room), 0, free_ns, self._trip_ns)
+
+
+def _smoothed(known: int, seen: int) -> int:
+    return int(known + _SMOOTHING * (seen - known)) if known else seen

@@ -52,10 +52,14 @@ class Gate:
         self._in_flight_ns = max(0.0, self._in_flight_ns - batch.expected_ns)
         self._service.observe(MODEL, batch.rows, batch.instance, run_ns)
         for request in batch.requests:
-            load, entry = self._judged.pop(request)
-            waited_ns = now_ns - entry.arrived_ns - run_ns
-            self._admission.learn(self._tenants.of(entry.tenant).tier, load, waited_ns)
+            self._learn(request, now_ns - run_ns)
 
-    def forget(self, request: int) -> None:
-        """It left the queue without being sent."""
-        del self._judged[request]
+    def expired(self, request: int, now_ns: int) -> None:
+        """It was dropped while it waited. Without these, only those that were lucky would
+        teach how long one waits."""
+        self._learn(request, now_ns)
+
+    def _learn(self, request: int, started_ns: int) -> None:
+        load, entry = self._judged.pop(request)
+        tier = self._tenants.of(entry.tenant).tier
+        self._admission.learn(tier, load, started_ns - entry.arrived_ns)

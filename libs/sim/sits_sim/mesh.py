@@ -20,6 +20,7 @@ from sits_scheduling.entry import Entry
 from sits_scheduling.orders import ORDERS
 from sits_scheduling.tenants import Tenant, Tenants
 from sits_sim.batch import Batch
+from sits_sim.bounds import BoundWatch
 from sits_sim.clock import NS_PER_US, Clock, Process
 from sits_sim.cluster import Cluster
 from sits_sim.device import Device
@@ -45,9 +46,9 @@ Progress = Callable[[int], None]
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How the mesh is set up. `slots`: batches a device is given at once; 0 = any number.
-    `tenants`: by the numbers of the workload. `front_ns`: what a front door works on each
-    request, one after the other. `warm_up`: part of the run that fills the queues and is not
-    measured.
+    `tenants`: by the numbers of the workload. `watch`: hold queues against their bounds.
+    `front_ns`: what a front door works on each request, one after the other. `warm_up`: part
+    of the run that fills the queues and is not measured.
     """
 
     strategy: str
@@ -57,6 +58,7 @@ class Plan:
     order: str = "priority"
     tenants: tuple[Tenant, ...] = (Tenant("all"),)
     admission: bool = False
+    watch: bool = False
     hop_ns: int = HOP_NS
     front_ns: int = 0
     warm_up: float = 0.2
@@ -123,7 +125,10 @@ class Mesh:
         tenants = Tenants(plan.tenants)
         queue: BatchQueue[int] = BatchQueue(plan.policy, ORDERS[plan.order](), tenants)
         gate = Gate(tenants, queue) if plan.admission else None
-        return Front(number, self.clock, queue, window, instances, self._sent, self._end_here, gate)
+        watch = BoundWatch(queue) if plan.watch else None
+        return Front(
+            number, self.clock, queue, window, instances, self._sent, self._end_here, gate, watch
+        )
 
     def _end_here(self, request: int, end: End) -> None:
         self.ledger.close(request, end, self.clock.now_ns)

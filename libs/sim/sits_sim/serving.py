@@ -8,7 +8,7 @@ from sits_scheduling.batching import BatchPolicy
 from sits_sim import traces
 from sits_sim.cluster import GPUS_PER_HOST, mixed
 from sits_sim.load import Ints
-from sits_sim.mesh import Mesh, Plan
+from sits_sim.mesh import HOP_NS, Mesh, Plan
 from sits_sim.service_times import TRANSFORMER, ServiceTimes
 from sits_sim.workload import Workload, workload
 
@@ -83,7 +83,7 @@ def run_job(job: Job) -> Point:
 
 def _plan(job: Job) -> Plan:
     system = job.system
-    policy = BatchPolicy(system.batch_rows)
+    policy = BatchPolicy(system.batch_rows, lead_ns=2 * HOP_NS)
     fronts = job.gpus // GPUS_PER_HOST
     return Plan(
         system.strategy, policy, system.slots, fronts, admission=system.admission, seed=job.seed
