@@ -8,6 +8,7 @@ both ends share memory, messages go through rings, and the stream tells that the
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
 from typing import Literal, NamedTuple, Protocol
 
 import grpc
@@ -54,6 +55,10 @@ class Link:
     def closed(self) -> bool:
         return self._outgoing.closed
 
+    def way(self, *, shared_payloads: bool) -> str:
+        """For operators: how bytes travel, as in sits.v1.PeerState."""
+        return f"{self.transport}+shm" if shared_payloads else self.transport
+
     def _decide(self, ring: RingEnd | None) -> None:
         self._ring = ring
         self.transport = "grpc" if ring is None else "ring"
@@ -81,10 +86,7 @@ class Link:
     def _incoming(self, stream: Iterable[bytes]) -> Iterator[bytes]:
         """Messages of the peer. A ring's come before the end of the stream, which carries none."""
         if self._ring is not None:
-            for message in self._ring.messages():
-                if self._cut:
-                    break
-                yield message
+            yield from takewhile(lambda _: not self._cut, self._ring.messages())
         yield from stream
 
     def __repr__(self) -> str:
@@ -237,6 +239,7 @@ def _deliver(
                 opened = True
                 listener.opened(link)
             listener.received(link, message)
+            del message  # it may be large, and the next may be long in coming
     except grpc.RpcError as error:
         reason = _reason(error)
     except RingBroken as error:

@@ -38,8 +38,7 @@ class Outgoing(BoundedChannel[bytes]):
             ring = self._ring
         if ring is not None:
             self._feed(ring)
-        while (message := self.read()) is not None:
-            yield message
+        yield from iter(self.read, None)
 
     def close(self, *, discard: bool = False) -> None:
         super().close(discard=discard)
@@ -49,9 +48,17 @@ class Outgoing(BoundedChannel[bytes]):
             ring.writer.close()
 
     def _feed(self, ring: RingEnd) -> None:
-        # A message keeps its place until it is written: writers see that something waits.
-        while (message := self._first()) is not None and ring.write(message):
-            self._drop_first()
+        while self._feed_one(ring):
+            pass
+
+    def _feed_one(self, ring: RingEnd) -> bool:
+        """False once closed."""
+        message = self._first()
+        if message is None or not ring.write(message):
+            return False
+        # It kept its place until it was written: writers saw that something waits.
+        self._drop_first()
+        return True
 
     def _first(self) -> bytes | None:
         with self._ready:

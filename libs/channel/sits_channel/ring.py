@@ -44,7 +44,9 @@ class RingEnd:
     def messages(self) -> Iterator[bytes]:
         """Waits for each; ends once closed and read empty. Raises `RingBroken`."""
         while messages := self._read():
-            yield from messages
+            messages.reverse()
+            while messages:  # none is kept while the next is waited for: they can be large
+                yield messages.pop()
 
     def _read(self) -> list[bytes]:
         try:

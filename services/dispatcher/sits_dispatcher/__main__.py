@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 from sits_channel.link import link_handler
 from sits_channel.pool_reader import PoolReader
+from sits_channel.ring_files import open_rings
 from sits_core.identity import host_id, new_process_id
 from sits_core.keepers import Follower, Periodic
 from sits_core.metrics import ProcessRegistry
@@ -83,6 +84,7 @@ def build_mesh(
         token_metadata(settings.secret("mesh_token")),
         greeting(own),
         settings.shm_dir,
+        open_rings(settings, own.id),
     )
     static = [a.strip() for a in settings.dispatcher_executors.split(",") if a.strip()]
     shared, fronts = connect(settings, registry), Fronts(dispatcher, settings.shm_dir)
@@ -92,9 +94,10 @@ def build_mesh(
 def build_server(settings: DispatcherSettings, mesh: Mesh, control: Control, own: Hello) -> Server:
     tokens = [token for name in ("mesh_token", "admin_token") if (token := settings.secret(name))]
     server = Server(settings.dispatcher_bind, settings, tokens=tokens)
-    server.add_handler(
-        link_handler("sits.v1.Dispatch", mesh.fronts, greeting(own)), "sits.v1.Dispatch"
+    dispatch = link_handler(
+        "sits.v1.Dispatch", mesh.fronts, greeting(own), open_rings(settings, own.id)
     )
+    server.add_handler(dispatch, "sits.v1.Dispatch")
     server.add(add_ControlServicer_to_server, control, "sits.v1.Control")
     return server
 

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from sits_channel import wire
 from sits_channel.link import Link, LinkClient
 from sits_channel.pool_probe import shares_memory
+from sits_channel.ring_files import Rings
 from sits_dispatcher.catalog import MergedCatalog
 from sits_dispatcher.dispatcher import Dispatcher
 from sits_protos.v1.link_pb2 import Catalog, Hello, ModelState
@@ -42,9 +43,10 @@ class Executors:
         metadata: tuple[tuple[str, str], ...],
         greeting: Callable[[], bytes],
         shm_dir: str,
+        rings: Rings | None = None,
     ) -> None:
         self._dispatcher, self._open_channel, self._metadata = dispatcher, open_channel, metadata
-        self._greeting, self._shm_dir = greeting, shm_dir
+        self._greeting, self._shm_dir, self._rings = greeting, shm_dir, rings
         self._clients: dict[str, LinkClient] = {}
         self._members: dict[Link, Member] = {}
         self._catalog = MergedCatalog()
@@ -62,13 +64,15 @@ class Executors:
         wanted = set(addresses)
         with self._lock:
             for address in wanted - self._clients.keys():
-                client = LinkClient(address, METHOD, self, self._open_channel, self._metadata)
-                self._clients[address] = client
+                self._clients[address] = client = self._client(address)
                 client.start()
             stale = [a for a, c in self._clients.items() if a not in wanted and c.link is None]
             dropped = [self._clients.pop(address) for address in stale]
         for client in dropped:
             client.stop()
+
+    def _client(self, address: str) -> LinkClient:
+        return LinkClient(address, METHOD, self, self._open_channel, self._metadata, self._rings)
 
     def stop(self) -> None:
         with self._lock:

@@ -29,10 +29,10 @@ class Fronts:
     def __len__(self) -> int:
         return len(self._fronts)
 
-    def hellos(self) -> list[tuple[str, Hello, Front]]:
-        """Address, Hello and state of each linked front."""
+    def hellos(self) -> list[tuple[Link, Hello, Front]]:
+        """Link, Hello and state of each linked front."""
         known = list(self._hellos.items())
-        return [(link.peer, hello, self._fronts[link]) for link, hello in known]
+        return [(link, hello, self._fronts[link]) for link, hello in known]
 
     def opened(self, link: Link) -> None:
         with self._lock:

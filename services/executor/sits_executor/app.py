@@ -9,6 +9,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from sits_channel.link import link_handler
+from sits_channel.ring_files import open_rings
 from sits_channel.shared_memory import open_shared_memory
 from sits_core.identity import new_process_id
 from sits_core.keepers import LeaseKeeper
@@ -96,6 +97,7 @@ def _server(
         "sits.v1.Execute",
         executor.listener,
         lambda: _greeting(executor, draining=stop.is_set()),
+        open_rings(settings, executor.identity.id),
     )
     server.add_handler(execute, "sits.v1.Execute")
     server.add(add_ControlServicer_to_server, control, "sits.v1.Control")

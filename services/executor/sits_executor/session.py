@@ -47,7 +47,7 @@ class Session:
             hello=self.hello,
             address=self.link.peer,
             connected=not self.link.closed,
-            transport="grpc",
+            transport=self.link.transport,
             batches_in_flight=len(batches),
             rows_in_flight=sum(batch.rows for batch in batches),
             batches_total=self._results,

@@ -8,6 +8,7 @@ from importlib.metadata import version
 import structlog
 
 from sits_channel.pool_metrics import PoolCollector
+from sits_channel.ring_files import open_rings
 from sits_channel.shared_memory import SharedMemory, open_shared_memory
 from sits_core.clock import Deadline
 from sits_core.identity import host_id, new_process_id
@@ -63,6 +64,7 @@ def serve_with(
         engine,
         partial(open_channel, settings=settings),
         token_metadata(token),
+        rings=open_rings(settings, own.id),
     )
     repository = Repository(engine.catalog, dispatchers.control, token=token)
     tls = metrics_tls(settings)

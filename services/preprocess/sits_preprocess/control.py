@@ -40,7 +40,7 @@ class Control(BaseControl):
                 hello=Hello(id=link.process_id),
                 address=link.address,
                 connected=True,
-                transport="shared-memory" if shared else "grpc",
+                transport=link.link.way(shared_payloads=shared),
                 batches_in_flight=len(link.in_flight),
             )
         for model in models:

@@ -15,6 +15,7 @@ import grpc
 import structlog
 
 from sits_channel.link import LinkClient, LinkListener
+from sits_channel.ring_files import Rings
 from sits_core.errors import Unavailable
 from sits_core.keepers import Periodic
 from sits_core.settings import host_of
@@ -46,9 +47,11 @@ class Dispatchers:
         open_channel: OpenChannel,
         metadata: tuple[tuple[str, str], ...],
         look_up: Callable[[str], set[str]] | None = None,
+        rings: Rings | None = None,
     ) -> None:
         self._names, self._listener, self._metadata = names, listener, metadata
         self._open_channel, self._look_up = open_channel, look_up or addresses_of
+        self._rings = rings
         self._clients: dict[str, LinkClient] = {}
         self._known: dict[str, set[str]] = {name: set() for name in names}
         self._stopping = False
@@ -89,7 +92,7 @@ class Dispatchers:
 
     def _client(self, address: str, name: str) -> LinkClient:
         opened = partial(self._open_channel, server_name=host_of(name))
-        return LinkClient(address, LINK, self._listener, opened, self._metadata)
+        return LinkClient(address, LINK, self._listener, opened, self._metadata, self._rings)
 
     @contextmanager
     def control(self) -> Iterator[ControlStub]:
