@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -116,17 +115,22 @@ def serves(mesh: Mesh, model: str) -> bool:
             return False
 
 
-_SHAMEFUL = re.compile(r"Traceback|resource_tracker|\"level\": ?\"(error|critical)\"")
-
-
 def complaints(log_dir: Path) -> list[str]:
-    """Lines that no service may write, whatever its clients do and whoever dies."""
+    """Lines that no service may write, whatever its clients do and whoever dies: errors, and
+    what libraries print past the log, such as tracebacks."""
     return [
         f"{path.name}: {line[:2000]}"
         for path in sorted(log_dir.glob("*.log"))
         for line in path.read_text(errors="replace").splitlines()
-        if _SHAMEFUL.search(line)
+        if _is_complaint(line)
     ]
+
+
+def _is_complaint(line: str) -> bool:
+    try:
+        return json.loads(line)["level"] in ("error", "critical")
+    except (ValueError, KeyError):
+        return bool(line.strip())
 
 
 def log_lines(mesh: Mesh, service: str, event: str) -> list[dict[str, Any]]:
