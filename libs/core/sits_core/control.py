@@ -48,8 +48,7 @@ class BaseControl(ControlServicer):
         self, request: pb.GetSpansRequest, context: grpc.ServicerContext
     ) -> pb.GetSpansResponse:
         limit = min(request.limit or 1000, MAX_SPANS)
-        spans = self._tracer.spans(request.trace_id or None, limit)
-        return pb.GetSpansResponse(service=self._tracer.service, spans=map(_span, spans))
+        return remembered(self._tracer, request.trace_id, limit)
 
     def GetMetrics(
         self, request: pb.GetMetricsRequest, context: grpc.ServicerContext
@@ -111,6 +110,12 @@ def _span(record: SpanRecord) -> pb.Span:
         links=[pb.SpanLink(trace_id=link.trace_id, span_id=link.span_id) for link in record.links],
         error=record.error,
     )
+
+
+def remembered(tracer: Tracer, trace_id: bytes, limit: int) -> pb.GetSpansResponse:
+    """The spans of one trace, or the newest of all when its id is empty."""
+    spans = tracer.spans(trace_id or None, limit)
+    return pb.GetSpansResponse(service=tracer.service, spans=map(_span, spans))
 
 
 def samples(registry: CollectorRegistry, names: Sequence[str]) -> Iterator[Sample]:

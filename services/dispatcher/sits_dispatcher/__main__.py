@@ -18,7 +18,8 @@ from sits_core.settings import advertised
 from sits_core.telemetry import open_tracer
 from sits_core.tls import server_tls
 from sits_core.tracing import Tracer
-from sits_dispatcher.admin import AdminServer, build
+from sits_dispatcher.admin import build
+from sits_dispatcher.admin_server import AdminServer
 from sits_dispatcher.control import Control, ExecutorControls
 from sits_dispatcher.dispatcher import Dispatcher
 from sits_dispatcher.executors import Executors

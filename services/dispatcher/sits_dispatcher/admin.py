@@ -1,101 +1,124 @@
-"""HTTP beside gRPC, for people and scripts: strategy switch, state, health, metrics."""
+"""HTTP beside gRPC, for people and scripts: the page, state, figures, strategy switch, metrics."""
 
-import hmac
-import threading
-from collections.abc import Callable
-from typing import Annotated, Any
+from functools import partial
+from importlib.metadata import version
+from typing import Annotated
 
-import uvicorn
-from fastapi import Depends, FastAPI, Header, HTTPException, Query, Response
-from google.protobuf.json_format import MessageToDict
+from fastapi import APIRouter, Depends, FastAPI, Path, Query, Response
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from sits_core.clock import now_ns
 from sits_core.errors import NotFound
-from sits_core.settings import SettingsError, host_of, is_loopback
-from sits_core.tls import ServerTls
+from sits_dispatcher import admin_models as api
+from sits_dispatcher import admin_problems
+from sits_dispatcher.admin_access import guard, own_page
+from sits_dispatcher.admin_problems import GUARDED, INVALID, AdminError, answers
+from sits_dispatcher.dashboard import mesh_view, page
+from sits_dispatcher.dashboard.live import Live
+from sits_dispatcher.dashboard.peers import Peers
+from sits_dispatcher.dashboard.tenants import objectives
+from sits_dispatcher.dashboard.traces import Traces
 from sits_dispatcher.mesh import Mesh
 from sits_dispatcher.settings import DispatcherSettings
-from sits_protos.v1.control_pb2 import GetStateResponse
+
+DESCRIPTION = """Operate a running mesh. Calls below /v1 need the admin token as a Bearer token
+when one is set, and always on a port that other machines reach. Every failure is a Problem."""
 
 
 def build(mesh: Mesh, settings: DispatcherSettings, registry: CollectorRegistry) -> FastAPI:
-    """The application. Changing calls need the admin token unless bound to loopback."""
-    app = FastAPI(title="SITS dispatcher", version="1", docs_url=None, redoc_url=None)
-    allowed = Depends(admin_check(settings))
-
-    @app.post("/v1/switch", dependencies=[allowed], summary="Switch the placement strategy")
-    def switch(
-        strategy: Annotated[str, Query(max_length=64)],
-        model: Annotated[str, Query(max_length=256)] = "",
-    ) -> dict[str, str]:
-        try:
-            previous = mesh.switch(strategy, model)
-        except NotFound as error:
-            raise HTTPException(404, error.message) from None
-        return {"previous": previous, "current": strategy, "model": model}
-
-    @app.get("/v1/state", dependencies=[allowed], summary="The mesh as this dispatcher sees it")
-    def state() -> dict[str, Any]:
-        response = GetStateResponse()
-        mesh.describe(response)
-        for model in response.models:  # what only protocol clients can read
-            model.ClearField("metadata")
-            model.ClearField("config")
-            model.ClearField("labels")
-        return MessageToDict(response, preserving_proto_field_name=True)
-
-    @app.get("/healthz", summary="Alive")
-    def healthz() -> dict[str, str]:
-        return {"status": "ok"}
-
-    @app.get("/metrics", summary="Prometheus metrics", include_in_schema=False)
-    def metrics() -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
-
+    """The application. Nothing below /v1 is open unless it is bound to loopback."""
+    own_version = version("sits-dispatcher")
+    app = FastAPI(
+        title="SITS dispatcher", version=own_version, description=DESCRIPTION,
+        docs_url=None, redoc_url=None, generate_unique_id_function=lambda route: route.name,
+    )  # fmt: skip
+    state = partial(mesh_view.state, mesh, own_version, now_ns())
+    slo_ms = objectives(settings.dispatcher_slo_ms)
+    live = Live(mesh, Peers(settings), registry, state, slo_ms)
+    guarded = [Depends(guard(settings))]
+    for router in (
+        mesh_calls(mesh, state),
+        figure_calls(live, Traces(mesh, Peers(settings))),
+    ):
+        app.include_router(router, prefix="/v1", dependencies=guarded, responses=GUARDED)
+    app.include_router(probes(registry))
+    page.install(app)
+    admin_problems.install(app)
     return app
 
 
-def admin_check(settings: DispatcherSettings) -> Callable[[str], None]:
-    """The dependency that refuses callers without the admin credential."""
-    token = settings.secret("admin_token")
-    open_here = token is None and is_loopback(settings.dispatcher_admin_bind)
+def mesh_calls(mesh: Mesh, state: "partial[api.State]") -> APIRouter:
+    """What this dispatcher knows, and what it can be told."""
+    calls = APIRouter(tags=["mesh"])
 
-    def check(authorization: Annotated[str, Header()] = "") -> None:
-        if open_here:
-            return
-        wanted = f"Bearer {token}" if token is not None else None
-        if wanted is None or not hmac.compare_digest(authorization.encode(), wanted.encode()):
-            raise HTTPException(401, "this call needs the admin token")
+    @calls.get("/state", summary="The mesh as this dispatcher sees it")
+    def get_state() -> api.State:
+        return state()
 
-    return check
+    @calls.get("/topology", summary="Devices, links and affinity weights of each host")
+    def get_topology() -> api.Topology:
+        return mesh_view.topology(mesh.snapshots())
 
-
-class AdminServer:
-    """Serves the application on a thread of its own."""
-
-    def __init__(self, app: FastAPI, bind: str, tls: ServerTls | None = None) -> None:
-        self._bind = bind
-        config = uvicorn.Config(
-            app, host=host_of(bind), port=int(bind.rpartition(":")[2]), log_config=None,
-            access_log=False, lifespan="off", timeout_graceful_shutdown=1,
-            ssl_context_factory=(lambda _config, _default: tls.context()) if tls else None,
-        )  # fmt: skip
-        self._config, self._server = config, uvicorn.Server(config)
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Raises `SettingsError` when the address cannot be bound."""
+    @calls.post(
+        "/switch",
+        summary="Switch the placement strategy",
+        dependencies=[Depends(own_page)],
+        responses={**INVALID, **answers(s404="No such strategy")},
+    )
+    def switch(
+        strategy: Annotated[str, Query(max_length=64, description="one of /v1/state's strategies")],
+        model: Annotated[str, Query(max_length=256, description="empty: all models")] = "",
+    ) -> api.Switched:
         try:
-            socket = self._config.bind_socket()
-        except SystemExit:  # how uvicorn reports a taken port
-            raise SettingsError(f"cannot listen on {self._bind}: is it in use?") from None
-        self._thread = threading.Thread(
-            target=self._server.run, args=([socket],), name="admin http", daemon=True
-        )
-        self._thread.start()
+            previous = mesh.switch(strategy, model)
+        except NotFound as error:
+            raise AdminError(404, error.message, "name one of these") from None
+        return api.Switched(previous=previous, current=strategy, model=model)
 
-    def stop(self) -> None:
-        self._server.should_exit = True
-        if self._thread is not None:
-            self._thread.join(3.0)
+    return calls
+
+
+def figure_calls(live: Live, traces: Traces) -> APIRouter:
+    """What is collected from the whole mesh when somebody asks."""
+    calls = APIRouter(tags=["figures"])
+
+    @calls.get("/live", summary="All that moves; collected once a second at most")
+    def get_live() -> api.Live:
+        return Response(live.json(), media_type="application/json")  # type: ignore[return-value]  # it is an api.Live, written once for all who ask
+
+    @calls.get("/traces", summary="Recent requests that were traced", responses=INVALID)
+    def get_traces(limit: Annotated[int, Query(ge=1, le=200)] = 20) -> api.Traces:
+        return traces.recent(limit)
+
+    @calls.get(
+        "/traces/{trace_id}",
+        summary="The stages of one request",
+        responses={**INVALID, **answers(s404="Nobody remembers it")},
+    )
+    def get_trace(trace_id: Annotated[str, Path(pattern="^[0-9a-f]{32}$")]) -> api.Trace:
+        found = traces.one(bytes.fromhex(trace_id))
+        if found is None:
+            raise AdminError(
+                404, f"no service remembers trace {trace_id}",
+                "take one of /v1/traces; `sits infer MODEL --trace` makes one",
+            )  # fmt: skip
+        return found
+
+    return calls
+
+
+def probes(registry: CollectorRegistry) -> APIRouter:
+    """Open to everybody who reaches the port."""
+    calls = APIRouter()
+
+    # On the event loop: it answers even while all threads collect.
+    @calls.get("/healthz", summary="Alive")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @calls.get("/metrics", summary="Prometheus metrics", include_in_schema=False)
+    def metrics() -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return calls

@@ -14,7 +14,7 @@ from sits_channel.pool_probe import shares_memory
 from sits_channel.ring_files import Rings
 from sits_dispatcher.catalog import MergedCatalog
 from sits_dispatcher.dispatcher import Dispatcher
-from sits_protos.v1.link_pb2 import Catalog, Hello, ModelState
+from sits_protos.v1.link_pb2 import Catalog, Hello, ModelEntry, ModelState
 from sits_scheduling.candidates import Executor
 
 log = structlog.get_logger()
@@ -91,6 +91,11 @@ class Executors:
     def catalog(self) -> Catalog:
         with self._lock:
             return self._catalog.merged()
+
+    def models_of(self, executor_id: str) -> list[ModelEntry]:
+        """What one executor announced."""
+        with self._lock:
+            return list(self._catalog.of(executor_id).values())
 
     # link listener
 

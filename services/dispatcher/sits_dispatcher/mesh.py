@@ -18,6 +18,7 @@ from sits_dispatcher.weights import Weights
 from sits_protos.v1.control_pb2 import GetStateResponse, PeerState
 from sits_protos.v1.link_pb2 import Credits, Hello, Role
 from sits_protos.v1.registry_pb2 import Lease
+from sits_protos.v1.topology_pb2 import TopologySnapshot
 from sits_scheduling.explain import Explanation
 from sits_scheduling.shadow import ShadowReport
 
@@ -118,6 +119,10 @@ class Mesh:
                 log.warning("strategy.unknown", strategy=strategy, model=model)
 
     # state
+
+    def snapshots(self) -> list[TopologySnapshot]:
+        """The newest topology of each host."""
+        return self._weights.snapshots()
 
     def describe(self, state: GetStateResponse) -> None:
         """Fill in what an operator asks for."""

@@ -14,6 +14,12 @@ class DispatcherSettings(Settings):
     dispatcher_admin_bind: str = Field(
         default="127.0.0.1:8080", description="HTTP: admin calls, /metrics"
     )
+    dispatcher_slo_ms: str = Field(
+        default="gold=200,silver=500,bronze=1000",
+        pattern=r"^([^=,]+=\d+(\.\d+)?(,[^=,]+=\d+(\.\d+)?)*)?$",
+        description="what tenants are judged by on the page: TENANT=MILLISECONDS, comma list; * is "
+        "all others",
+    )
     dispatcher_executors: str = Field(
         default="", description="executor addresses besides those found through Redis, comma list"
     )

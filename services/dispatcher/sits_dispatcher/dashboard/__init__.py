@@ -1,0 +1,1 @@
+"""The operator's page, and the figures that it shows."""
