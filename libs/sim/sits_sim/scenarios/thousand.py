@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sits_sim.figures import Figure, Panel, Report, Series, at_least, higher, lower, plain
+from sits_sim.gang_run import GangResult, GangTask, run_gangs
 from sits_sim.parallel import run_all
 from sits_sim.progress import Progress
 from sits_sim.scenarios.size import Size
@@ -28,6 +29,9 @@ FULL_LOADS: Final = (0.3, 0.6, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05)
 HEADLINE_REQUESTS: Final = 1_000_000
 SWEEP_REQUESTS: Final = {NAIVE.name: 250_000, FULL.name: 1_000_000}
 WITHIN_SLO: Final = 0.99
+GANG_REQUESTS: Final = 500_000
+GANGS_PER_GPU_S: Final = 2.0
+"""As much as random placement can bear: across nodes its collectives take many times longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +45,51 @@ class Serving:
 
 
 def run(size: Size, progress: Progress) -> Report:
+    gangs = place(size, progress)
     found = serve(size, progress)
     points = [*found.naive, *found.full]
-    return Report(
-        parameters(size),
-        [*serving_figures(found), *(figure for p in points for figure in sweep_figures(p))],
-        panels(found),
-    )
+    figures = [*gang_figures(*gangs), *serving_figures(found)]
+    figures += [figure for point in points for figure in sweep_figures(point)]
+    return Report(parameters(size, found, gangs), figures, panels(found))
 
 
-def parameters(size: Size) -> dict[str, object]:
-    return {"gpus": gpus_of(size), "slo_ms": SLO_S * 1e3, "seed": size.seed}
+def parameters(
+    size: Size, found: Serving, gangs: tuple[GangResult, GangResult]
+) -> dict[str, object]:
+    return {
+        "gpus": gpus_of(size),
+        "slo_ms": SLO_S * 1e3,
+        "seed": size.seed,
+        "naive_saturation_per_s": round(found.naive_saturated.offered_per_s),
+        "requests_at_saturation": found.naive_saturated.requests,
+        "requests_placed": gangs[0].requests,
+        "requests_in_all": sum(r.requests for r in gangs)
+        + sum(p.requests for p in (*found.naive, *found.full, found.naive_saturated,
+                                   found.full_there)),
+    }  # fmt: skip
+
+
+def place(size: Size, progress: Progress) -> tuple[GangResult, GangResult]:
+    """The same jobs placed at random and by topology."""
+    gpus = gpus_of(size)
+    tasks = [
+        GangTask(name, gpus, GANGS_PER_GPU_S * gpus, size.of(GANG_REQUESTS), size.seed)
+        for name in ("random", "topo_aware")
+    ]
+    chance, aware = run_all(run_gangs, tasks, progress, "gangs", size.workers)
+    return chance, aware
+
+
+def gang_figures(chance: GangResult, aware: GangResult) -> list[Figure]:
+    return [
+        lower("mean collective time", aware.collective_ms, "ms", chance.collective_ms, 2.2),
+        lower("load deviation over GPUs", aware.load_deviation_ms, "ms", chance.load_deviation_ms,
+              4.1),
+        plain("gangs inside one node, random", chance.in_one_node, ""),
+        plain("gangs inside one node, topo_aware", aware.in_one_node, ""),
+        plain("mean load of a GPU, random", chance.load_ms, "ms"),
+        plain("mean load of a GPU, topo_aware", aware.load_ms, "ms"),
+    ]  # fmt: skip
 
 
 def gpus_of(size: Size) -> int:
