@@ -41,6 +41,10 @@ class Clock:
         """Until nothing is left to happen."""
         self.env.run()
 
+    def run_until(self, moment_ns: int) -> None:
+        """What would happen later does not."""
+        self.env.run(until=moment_ns)
+
     def _every(self, period_ns: int, call: Callable[[], None], until_ns: int) -> Process:
         while self.now_ns + period_ns <= until_ns:
             yield self.wait(period_ns)

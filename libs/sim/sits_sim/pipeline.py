@@ -1,11 +1,11 @@
 """Two-stage pipelines across hosts, and collectives that use the same links."""
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import simpy
 
-from sits_sim.clock import NS_PER_US, Clock, Process
+from sits_sim.clock import Clock, Process
 from sits_sim.link import SharedLink
 
 STAGED: Final = 2
@@ -15,29 +15,23 @@ CHUNK_BYTES: Final = 1 << 20
 """Collectives go in pieces of this size, so that somebody can hold them up in between."""
 
 
-class Gate(Protocol):
-    """How long a piece of collective traffic has to wait before it may be sent."""
-
-    def __call__(self, size_bytes: int) -> int: ...
-
-
-def open_gate(size_bytes: int) -> int:
-    """Nobody holds collectives back."""
-    return 0
+Gate = Callable[[int], int]
+"""For how many ns a piece of collective traffic has to wait before it may be sent."""
 
 
 class Pipeline:
     """Micro-batches run on one GPU, then on one of the next host, as fast as they can.
 
-    A GPU whose hand-offs do not get away stops: that is what contention costs.
+    A GPU whose hand-offs do not get away stops: that is what contention costs. `sending` is
+    told of every hand-off.
     """
 
     def __init__(
         self, clock: Clock, link: SharedLink, stage_ns: Callable[[], int], size_bytes: int,
-        latency_ns: int,
+        latency_ns: int, sending: Callable[[int], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self._clock, self._link, self._stage_ns = clock, link, stage_ns
-        self._size_bytes, self._latency_ns = size_bytes, latency_ns
+        self._size_bytes, self._latency_ns, self._sending = size_bytes, latency_ns, sending
         self._staging = simpy.Resource(clock.env, STAGED)
         self._arrived = simpy.Store(clock.env, STAGED)
         self.delays_ns: list[int] = []
@@ -57,6 +51,7 @@ class Pipeline:
     def _hand_off(self, place: simpy.resources.resource.Request) -> Process:
         started_ns = self._clock.now_ns
         sent = self._clock.env.event()
+        self._sending(self._size_bytes)
         self._link.send(self._size_bytes, lambda: _succeed(sent))
         yield sent
         yield self._clock.wait(self._latency_ns)
@@ -100,8 +95,7 @@ class Gang:
         left = self._flow_bytes
         while left > 0:
             piece = min(left, CHUNK_BYTES)
-            while (wait_ns := self._gate(piece)) > 0:
-                yield self._clock.wait(wait_ns)
+            yield self._clock.wait(self._gate(piece))
             sent = self._clock.env.event()
             self._link.send(piece, lambda done=sent: _succeed(done))  # type: ignore[misc]
             yield sent
@@ -110,6 +104,3 @@ class Gang:
 
 def _succeed(event: simpy.Event) -> None:
     event.succeed()
-
-
-LATENCY_NS: Final = 17 * NS_PER_US
