@@ -10,8 +10,9 @@ import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import InferenceServerException
 
-from sits_core.clock import Deadline
+from sits_core.clock import Deadline, now_ns
 from sits_core.errors import DeadlineExceeded
+from sits_preprocess.inference import Ask
 from sits_preprocess.request import Answer
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -60,7 +61,8 @@ def test_the_servers_own_limit_holds_for_requests_that_bring_none(serve) -> None
 def test_a_request_that_comes_too_late_is_refused_before_any_work(served) -> None:
     origin = served.front.inference.admission.origin(FakeCall(Deadline(1)))
     results = []
-    served.front.inference.start(lambda: pytest.fail("was read"), origin, 9, results.append)
+    ask = Ask(lambda: pytest.fail("was read"), origin, 9, results.append)
+    served.front.inference.start([ask], now_ns())
     assert isinstance(results[0].error, DeadlineExceeded)
     assert not served.engine.taken
 

@@ -5,7 +5,7 @@ import pytest
 import tritonclient.grpc as triton
 
 from sits_core.clock import now_ns
-from sits_preprocess.request import Answer, TensorData, Times
+from sits_preprocess.request import Answer, Run, TensorData, Times
 
 X = np.ones((2, 4), np.float32)
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -36,7 +36,7 @@ def test_the_request_span_covers_it_all_and_is_the_parent_of_the_rest(served) ->
     request = served.engine.taken[0]
     closed = now_ns()
     output = TensorData("OUTPUT0", "FP32", (2, 4), X.tobytes())
-    served.engine.finish(request, Answer((output,), times=Times(batch_closed=closed)))
+    served.engine.finish(request, Answer((output,), run=Run(Times(batch_closed=closed))))
     served.until(lambda: bool(done))
     own, wait = served.tracer.spans()
     assert (own.name, wait.name) == ("preprocess.request", "preprocess.queue")

@@ -9,7 +9,6 @@ import pytest
 import tritonclient.grpc as triton
 
 from sits_core.testing import wait_until
-from sits_preprocess.inference import Exchange
 from sits_preprocess.request import Request
 
 ROWS = np.ones((1, 4), np.float32)
@@ -49,4 +48,4 @@ def test_calls_leave_no_requests_behind(served, way: Callable[..., None]) -> Non
     for _ in range(5):
         way(client, [x])
     served.engine.taken.clear()
-    wait_until(lambda: not alive(Request, Exchange), what="requests freed")
+    wait_until(lambda: not alive(Request), what="requests freed")

@@ -3,7 +3,7 @@
 import threading
 
 from sits_core.errors import Internal, Unavailable
-from sits_preprocess.request import Answer, Request, Times
+from sits_preprocess.request import Answer, Answered, Request, Run, Times
 from sits_preprocess.statistics import MAX_BATCH_SIZES, Statistics
 from sits_preprocess.testing import make_model
 from sits_protos.oip.grpc_service_pb2 import ModelStatistics
@@ -24,12 +24,16 @@ def times(started: int = START) -> Times:
 
 
 def request(rows: int = 1, *, model: str = "m", received: int = START) -> Request:
-    return Request("", model, "1", (), rows, lambda _: None, received_ns=received)
+    return Request(lambda _: None, received, model=model, version="1", rows=rows)
 
 
 def answer(batch: int = 1, rows: int = 1, *, started: int = START, **more: object) -> Answer:
-    base = Answer(times=times(started), batch_id=batch, executed_rows=rows, instance="gpu-0")
-    return base._replace(**more)
+    run = Run(times(started), execution=batch, rows=rows, instance="gpu-0")
+    return Answer(run=run._replace(**more))
+
+
+def record(statistics: Statistics, *answered: Answered) -> None:
+    statistics.record(answered, [answer.error for _, answer in answered], START)
 
 
 def stats(statistics: Statistics) -> ModelStatistics:
@@ -48,7 +52,7 @@ def test_a_model_never_asked_reports_zeros() -> None:
 def test_each_stage_counts_every_request_and_its_own_time() -> None:
     statistics = Statistics()
     for _ in range(2):
-        statistics.record(request(), answer(rows=2))
+        record(statistics, (request(), answer(rows=2)))
     part = stats(statistics).inference_stats
     shown = {f.name: (d.count, d.ns) for f, d in part.ListFields()}
     assert shown == {
@@ -61,8 +65,8 @@ def test_each_stage_counts_every_request_and_its_own_time() -> None:
 def test_rows_are_inferences_and_batches_are_executions() -> None:
     statistics = Statistics()
     for rows in (1, 3, 4):
-        statistics.record(request(rows), answer(batch=1, rows=8))
-    statistics.record(request(2), answer(batch=2, rows=2))
+        record(statistics, (request(rows), answer(batch=1, rows=8)))
+    record(statistics, (request(2), answer(batch=2, rows=2)))
     one = stats(statistics)
     assert (one.inference_count, one.execution_count) == (10, 2)
 
@@ -71,15 +75,15 @@ def test_an_execution_counts_once_however_its_answers_interleave() -> None:
     statistics = Statistics()
     for _ in range(3):
         for batch in range(20):
-            statistics.record(request(), answer(batch=batch, rows=3))
+            record(statistics, (request(), answer(batch=batch, rows=3)))
     assert stats(statistics).execution_count == 20
 
 
 def test_parts_of_one_batch_are_executions_of_their_own() -> None:
     statistics = Statistics()
     for started in (START, START, START + 1000):
-        statistics.record(request(), answer(batch=7, started=started))
-    statistics.record(request(), answer(batch=7, instance="gpu-1"))
+        record(statistics, (request(), answer(batch=7, started=started)))
+    record(statistics, (request(), answer(batch=7, instance="gpu-1")))
     assert stats(statistics).execution_count == 3
 
 
@@ -87,7 +91,7 @@ def test_batch_sizes_are_listed_apart_with_one_time_each_execution() -> None:
     statistics = Statistics()
     for batch, rows in ((1, 4), (2, 4), (3, 1)):
         for _ in range(rows):
-            statistics.record(request(), answer(batch=batch, rows=rows))
+            record(statistics, (request(), answer(batch=batch, rows=rows)))
     listed = {
         b.batch_size: (b.compute_input.count, b.compute_infer.ns, b.compute_output.ns)
         for b in stats(statistics).batch_stats
@@ -97,8 +101,10 @@ def test_batch_sizes_are_listed_apart_with_one_time_each_execution() -> None:
 
 def test_a_request_that_never_ran_fails_without_queue_or_compute() -> None:
     statistics = Statistics()
-    refused = Answer(error=Unavailable("Exceeds maximum queue size"), times=Times(returned=START))
-    statistics.record(request(received=START - 50), refused)
+    refused = Answer(
+        error=Unavailable("Exceeds maximum queue size"), run=Run(Times(returned=START))
+    )
+    record(statistics, (request(received=START - 50), refused))
     one = stats(statistics)
     assert (one.inference_stats.fail.count, one.inference_stats.fail.ns) == (1, 50)
     assert one.inference_stats.queue.count == 0
@@ -107,8 +113,8 @@ def test_a_request_that_never_ran_fails_without_queue_or_compute() -> None:
 
 def test_a_request_that_failed_while_running_ticks_the_queue_only() -> None:
     statistics = Statistics()
-    failed = Answer(error=Internal("model failed"), times=times(), instance="gpu-0")
-    statistics.record(request(3), failed)
+    failed = Answer(error=Internal("model failed"), run=Run(times(), instance="gpu-0"))
+    record(statistics, (request(3), failed))
     one = stats(statistics)
     assert (one.inference_stats.fail.count, one.inference_stats.queue.count) == (1, 1)
     assert (one.inference_count, one.execution_count, len(one.batch_stats)) == (0, 0, 0)
@@ -116,9 +122,9 @@ def test_a_request_that_failed_while_running_ticks_the_queue_only() -> None:
 
 def test_a_batch_in_which_one_request_failed_is_one_execution() -> None:
     statistics = Statistics()
-    failed = Answer(error=Internal("bad row"), times=times(), instance="gpu-0")
+    failed = Answer(error=Internal("bad row"), run=Run(times(), instance="gpu-0"))
     for part in (failed, answer(rows=3), answer(rows=3)):
-        statistics.record(request(), part)
+        record(statistics, (request(), part))
     one = stats(statistics)
     assert [(b.batch_size, b.compute_infer.count) for b in one.batch_stats] == [(3, 1)]
     assert one.execution_count == 1
@@ -127,7 +133,7 @@ def test_a_batch_in_which_one_request_failed_is_one_execution() -> None:
 def test_last_inference_is_the_latest_in_milliseconds() -> None:
     statistics = Statistics()
     for started in (START + 5_000_000, START):
-        statistics.record(request(received=started), answer(started=started))
+        record(statistics, (request(received=started), answer(started=started)))
     assert stats(statistics).last_inference == START // 1_000_000 + 5
 
 
@@ -135,7 +141,7 @@ def test_clocks_that_disagree_never_make_negative_or_endless_times() -> None:
     statistics = Statistics()
     for skew in (-(10**9), 10**9):
         part = times(START + skew)._replace(returned=START + 400)
-        statistics.record(request(), answer(times=part))
+        record(statistics, (request(), answer(times=part)))
     one = stats(statistics).inference_stats
     assert one.queue.ns == 400
     assert one.compute_infer.ns == 400
@@ -145,31 +151,31 @@ def test_queue_time_starts_when_the_request_was_queued() -> None:
     statistics = Statistics()
     queued = request()
     queued.queued_ns = START + 60
-    statistics.record(queued, answer())
+    record(statistics, (queued, answer()))
     assert stats(statistics).inference_stats.queue.ns == 40
 
 
 def test_statistics_of_models_gone_are_bounded_and_the_busy_one_stays() -> None:
     statistics = Statistics(max_models=3)
-    statistics.record(request(), answer(started=START + 10**9))
+    record(statistics, (request(), answer(started=START + 10**9)))
     for number in range(50):
-        statistics.record(request(model=f"gone-{number}"), answer(started=START + number))
+        record(statistics, (request(model=f"gone-{number}"), answer(started=START + number)))
     assert repr(statistics) == "<Statistics of 3 model versions>"
     assert stats(statistics).inference_count == 1
 
 
 def test_counts_survive_an_unload_and_reload() -> None:
     statistics = Statistics()
-    statistics.record(request(), answer())
+    record(statistics, (request(), answer()))
     assert not statistics.report([]).model_stats
-    statistics.record(request(), answer(batch=2))
+    record(statistics, (request(), answer(batch=2)))
     assert stats(statistics).inference_count == 2
 
 
 def test_batch_sizes_are_bounded_and_none_is_lost() -> None:
     statistics = Statistics()
     for rows in range(1, 3 * MAX_BATCH_SIZES):
-        statistics.record(request(rows), answer(batch=rows, rows=rows))
+        record(statistics, (request(rows), answer(batch=rows, rows=rows)))
     one = stats(statistics)
     assert len(one.batch_stats) <= MAX_BATCH_SIZES + 64
     assert sum(b.compute_infer.count for b in one.batch_stats) == one.execution_count
@@ -180,7 +186,7 @@ def test_threads_lose_no_count() -> None:
 
     def work(first: int) -> None:
         for batch in range(first, first + 500):
-            statistics.record(request(2), answer(batch=batch, rows=2))
+            record(statistics, (request(2), answer(batch=batch, rows=2)))
 
     threads = [threading.Thread(target=work, args=(n * 500,)) for n in range(4)]
     for thread in threads:

@@ -1,7 +1,6 @@
 """From a draft to a request that can be batched and run, or to the error that says why not."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from sits_core.clock import Deadline, earliest
@@ -12,11 +11,10 @@ from sits_preprocess.catalog import Catalog
 from sits_preprocess.metadata import check_model_name
 from sits_preprocess.oip.draft import Draft
 from sits_preprocess.oip.limits import with_request_id
-from sits_preprocess.oip.outputs import Wanted
 from sits_preprocess.oip.parameters import NO_OPTIONS, Options, read_options
 from sits_preprocess.oip.signature import Signature, Signatures
 from sits_preprocess.oip.tensors import rows_of
-from sits_preprocess.request import Answer, Request
+from sits_preprocess.request import Parameters, Request, TensorData
 from sits_preprocess.shared_memory import Regions
 from sits_preprocess.transport.call import Call, StreamCall
 
@@ -28,20 +26,6 @@ class Origin(NamedTuple):
     named_tenant: str
     deadline: Deadline | None
     traceparent: str | None
-
-
-@dataclass(slots=True)
-class Admitted:
-    """As much as is known of a request; `request` is None until all of it is checked."""
-
-    received_ns: int
-    tenant: str
-    id: str = ""
-    signature: Signature | None = None
-    wanted: Sequence[Wanted] = ()
-    parent: TraceContext | None = None
-    trace: TraceContext | None = None
-    request: Request | None = None
 
 
 class Admission:
@@ -71,67 +55,54 @@ class Admission:
             metadata.get("traceparent"),
         )
 
-    def blank(self, origin: Origin, received_ns: int) -> Admitted:
-        return Admitted(received_ns, origin.key_tenant or self._access.default_tenant)
+    def tenant(self, origin: Origin) -> str:
+        """Whom to account a request to that could not be read."""
+        return origin.key_tenant or self._access.default_tenant
 
-    def check(
-        self, draft: Draft, origin: Origin, into: Admitted, answer: Callable[[Answer], None]
-    ) -> Request:
-        """Fill `into` step by step, so that a refusal is accounted to what is known by then.
+    def check(self, draft: Draft, origin: Origin, into: Request) -> None:
+        """Fill `into` step by step. Raises `SitsError`.
 
-        Raises `SitsError`. Whatever happens, the caller releases `into.wanted`.
+        Whatever happens, the caller releases `into.wanted`.
         """
         into.id = draft.id
-        into.signature = self._signature(draft)
+        into.signature = signature = self._signature(draft)
+        into.model, into.version = signature.model.name, signature.model.version
         try:
-            return self._check(draft, origin, into, into.signature, answer)
+            self._fill(draft, origin, signature, into)
         except SitsError as error:
             raise with_request_id(error, draft.id) from None
 
     def _signature(self, draft: Draft) -> Signature:
-        check_model_name(draft.model)
-        signature = self._signatures.of(self._catalog.find(draft.model, draft.version))
+        try:
+            model = self._catalog.find(draft.model, draft.version)
+        except SitsError:
+            check_model_name(draft.model)
+            raise
+        signature = self._signatures.of(model)
         if signature.decoupled:
             raise Unimplemented(
                 "ModelInfer RPC doesn't support models with decoupled transaction policy"
             )
         return signature
 
-    def _check(
-        self,
-        draft: Draft,
-        origin: Origin,
-        into: Admitted,
-        signature: Signature,
-        answer: Callable[[Answer], None],
-    ) -> Request:
-        options = read_options(draft.parameters) if draft.parameters else NO_OPTIONS
+    def _fill(self, draft: Draft, origin: Origin, signature: Signature, into: Request) -> None:
+        parameters = draft.parameters()
+        options = read_options(parameters) if parameters else NO_OPTIONS
         into.tenant = self._access.tenant(origin.key_tenant, options.tenant or origin.named_tenant)
-        self._trace(origin, into, signature.model.name)
-        inputs = draft.inputs(signature, self._regions)
-        rows = rows_of(signature, inputs)
-        into.wanted = draft.outputs(signature, self._regions)
-        into.request = Request(
-            id=draft.id,
-            model=signature.model.name,
-            version=signature.model.version,
-            inputs=inputs,
-            rows=rows,
-            answer=answer,
-            outputs=tuple([output.position for output in into.wanted]),
-            parameters=options.custom,
-            tenant=into.tenant,
-            priority=options.priority,
-            deadline=self._deadline(origin, options, into.received_ns),
-            trace=into.trace,
-            received_ns=into.received_ns,
-            payload_bytes=sum([len(tensor.data) for tensor in inputs]),
-        )
-        return into.request
+        into.priority, into.parameters = options.priority, options.custom
+        into.deadline = self._deadline(origin, options, into.received_ns)
+        self._trace(origin, into)
+        into.inputs = inputs = draft.inputs(signature, self._regions)
+        into.rows = rows_of(signature, inputs)
+        into.payload_bytes = sum([len(tensor.data) for tensor in inputs])
+        into.key = batch_key(signature, inputs, options.custom)
+        into.wanted = wanted = draft.outputs(signature, self._regions)
+        if wanted:
+            into.outputs = tuple([output.position for output in wanted])
 
-    def _trace(self, origin: Origin, into: Admitted, model: str) -> None:
+    def _trace(self, origin: Origin, into: Request) -> None:
         """Our span is recorded at the end, but what happens below it needs its id now."""
-        into.parent = parent = self._sample(model, origin.traceparent)
+        into.parent = parent = self._sample(into.model, origin.traceparent)
         if parent is not None:
             into.trace = TraceContext(parent.trace_id, self._new_span_id())
 
@@ -140,4 +111,16 @@ class Admission:
         limit_s = options.timeout_us / 1e6
         if not limit_s and origin.deadline is None:
             limit_s = self._default_timeout_s
-        return earliest(origin.deadline, Deadline.after(limit_s, now) if limit_s else None)
+        return (
+            earliest(origin.deadline, Deadline.after(limit_s, now)) if limit_s else origin.deadline
+        )
+
+
+def batch_key(
+    signature: Signature, inputs: Sequence[TensorData], parameters: Parameters
+) -> Hashable:
+    """Requests of a model with equal keys may share a run: same inputs, shapes, parameters."""
+    if signature.max_batch_size <= 0 or (signature.plain and not parameters):
+        return ()
+    shapes = tuple([(tensor.name, tensor.shape[1:]) for tensor in inputs])
+    return shapes, tuple(sorted(parameters.items()))

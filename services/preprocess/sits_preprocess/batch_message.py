@@ -1,14 +1,14 @@
 """Requests into one columnar batch message, and a result message into their answers."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from itertools import accumulate
-from typing import Protocol, TypedDict
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from sits_core.errors import Internal, SitsError, from_proto
 from sits_preprocess.payloads import request_sizes
-from sits_preprocess.request import Answer, ParameterValue, Request, TensorData, Times
+from sits_preprocess.request import Answer, ParameterValue, Request, Run, TensorData, Times
 from sits_protos.v1.common_pb2 import Parameter, PayloadRef, Tensor
 from sits_protos.v1.link_pb2 import BatchHeader, CloseReason, LinkMessage, ResultHeader
+from sits_scheduling.batching import DEFAULT_PRIORITY
 
 Put = Callable[[Sequence[TensorData]], PayloadRef | None]
 Fetch = Callable[[PayloadRef], bytes]
@@ -22,23 +22,6 @@ class Batch(Protocol):
     closed_ns: int
 
 
-class _Ran(TypedDict):
-    """What all answers of one run have in common."""
-
-    times: Times
-    batch_id: int
-    executed_rows: int
-    instance: str
-
-
-def batch_key(request: Request, batches: bool) -> Hashable:
-    """Requests with equal keys may share a run; unbatched models need no key."""
-    if not batches:
-        return None
-    inputs = tuple((t.name, t.datatype, t.shape[1:]) for t in request.inputs)
-    return inputs, tuple(sorted(request.parameters.items())) if request.parameters else ()
-
-
 def build(sent: Batch, requests: Sequence[Request], put: Put) -> tuple[bytes, list[PayloadRef]]:
     """The message for a batch of requests with equal keys, and the slots it uses.
 
@@ -46,22 +29,11 @@ def build(sent: Batch, requests: Sequence[Request], put: Put) -> tuple[bytes, li
     """
     message = LinkMessage()
     for request in requests:
-        message.requests.add(
-            id=request.id,
-            tenant=request.tenant,
-            priority=request.priority,
-            deadline_unix_ns=request.deadline.unix_ns if request.deadline else 0,
-            rows=request.rows,
-            trace_context=request.trace.to_wire() if request.trace else b"",
-            received_unix_ns=request.received_ns,
-            queued_unix_ns=request.queued_ns,
-            outputs=request.outputs,
-            parameters=_parameters(request.parameters) if request.parameters else None,
-        )
+        _add_header(message, request)
     _fill_header(message.batch, sent, requests)
     rows = message.batch.rows if len(requests) > 1 else None
     slots: list[PayloadRef] = []
-    for column in zip(*(r.inputs for r in requests), strict=True):
+    for column in zip(*[r.inputs for r in requests], strict=True):
         slot = put(column)
         if slot is not None:
             slots.append(slot)
@@ -71,70 +43,69 @@ def build(sent: Batch, requests: Sequence[Request], put: Put) -> tuple[bytes, li
 
 
 def answers(
-    header: ResultHeader,
-    message: LinkMessage,
-    requests: Sequence[Request],
-    times: Times,
-    fetch: Fetch,
+    header: ResultHeader, message: LinkMessage, requests: Sequence[Request], run: Run, fetch: Fetch
 ) -> list[Answer]:
     """One answer per request of the part that `header` names, in order.
 
     `message` is the parsed body; `fetch` reads an output that lies in shared memory.
     """
     if header.HasField("error"):
-        failed = Answer(error=from_proto(header.error), times=times, instance=header.instance)
-        return [failed] * len(requests)
+        return [Answer((), from_proto(header.error), run)] * len(requests)
     try:
-        return list(_split(header, message, requests, times, fetch))
+        return _split(message, requests, run, fetch)
     except SitsError as error:
-        return [Answer(error=error, times=times, instance=header.instance)] * len(requests)
-    except ValueError:
-        broken = Answer(error=Internal("the executor's answer does not fit its batch"), times=times)
-        return [broken] * len(requests)
+        return [Answer((), error, run)] * len(requests)
+    except (ValueError, IndexError):
+        broken = Internal("the executor's answer does not fit its batch")
+        return [Answer((), broken, run)] * len(requests)
+
+
+def run_of(header: ResultHeader, closed_ns: int, now: int) -> Run:
+    """The executor's and dispatcher's stamps between those of the edge."""
+    t = header.times
+    times = Times(
+        closed_ns, t.dispatcher_received, t.dispatcher_sent, t.executor_received, t.input_started,
+        t.infer_started, t.output_started, t.executor_sent, t.dispatcher_returned, now,
+    )  # fmt: skip
+    return Run(times, header.execution, header.executed_rows, header.instance)
 
 
 def _split(
-    header: ResultHeader,
-    message: LinkMessage,
-    requests: Sequence[Request],
-    times: Times,
-    fetch: Fetch,
-) -> Iterator[Answer]:
+    message: LinkMessage, requests: Sequence[Request], run: Run, fetch: Fetch
+) -> list[Answer]:
     if len(message.results) != len(requests):
         raise ValueError("one result for each request")
-    rows = [0 if r.HasField("error") else r.rows for r in message.results]
-    columns = [_column(tensor, rows, fetch) for tensor in message.outputs]
-    ran: _Ran = {
-        "times": times,
-        "batch_id": header.execution,
-        "executed_rows": header.executed_rows,
-        "instance": header.instance,
-    }
-    position = 0
-    for request, result in zip(requests, message.results, strict=True):
-        if result.HasField("error"):
-            yield Answer(error=from_proto(result.error), **ran)
+    errors = {i: r.error for i, r in enumerate(message.results) if r.HasField("error")}
+    rows = [r.rows for i, r in enumerate(message.results) if i not in errors]
+    parts = zip(*[_column(tensor, rows, fetch) for tensor in message.outputs], strict=True)
+    answers: list[Answer] = []
+    for position, request in enumerate(requests):
+        if position in errors:
+            answers.append(Answer((), from_proto(errors[position]), run))
             continue
-        wanted = request.outputs or range(len(columns))
-        yield Answer(outputs=tuple(columns[i][position] for i in wanted), **ran)
-        position += 1
+        outputs = next(parts, ())
+        if request.outputs:
+            outputs = tuple([outputs[index] for index in request.outputs])
+        answers.append(Answer(outputs, None, run))
+    return answers
 
 
 def _column(tensor: Tensor, rows: Sequence[int], fetch: Fetch) -> list[TensorData]:
     """The parts of one output, one per successful request."""
     shared = tensor.WhichOneof("payload") == "reference"
     data = memoryview(fetch(tensor.reference) if shared else tensor.inline)
-    counts = [r for r in rows if r]
-    if len(counts) == 1:
-        return [TensorData(tensor.name, tensor.datatype, tuple(tensor.shape), data)]
-    sizes = list(tensor.request_bytes) or _proportional(len(data), counts)
-    if len(sizes) != len(counts) or sum(sizes) != len(data):
+    name, datatype, shape = tensor.name, tensor.datatype, tuple(tensor.shape)
+    if len(rows) == 1:
+        return [TensorData(name, datatype, shape, data)]
+    sizes = list(tensor.request_bytes) or _proportional(len(data), rows)
+    if len(sizes) != len(rows) or sum(sizes) != len(data):
         raise ValueError("sizes of an output")
-    inner = tuple(tensor.shape)[1:]
-    return [
-        TensorData(tensor.name, tensor.datatype, (count, *inner), data[end - size : end])
-        for count, size, end in zip(counts, sizes, accumulate(sizes), strict=True)
-    ]
+    inner, end = shape[1:], 0
+    parts: list[TensorData] = []
+    for count, size in zip(rows, sizes, strict=True):
+        start, end = end, end + size
+        parts.append(TensorData(name, datatype, (count, *inner), data[start:end]))
+    return parts
 
 
 def _proportional(length: int, counts: Sequence[int]) -> list[int]:
@@ -142,20 +113,37 @@ def _proportional(length: int, counts: Sequence[int]) -> list[int]:
     return [count * row for count in counts]
 
 
+def _add_header(message: LinkMessage, request: Request) -> None:
+    """What an executor reads about a request. Its id is in the batch's header, where its tenant
+    and priority are summed up; its edge stamps stay here. Each field would cost every hop."""
+    header = message.requests.add(rows=request.rows)
+    if request.deadline is not None:
+        header.deadline_unix_ns = request.deadline.unix_ns
+    if request.trace is not None:
+        header.trace_context = request.trace.to_wire()
+    if request.outputs:
+        header.outputs[:] = request.outputs
+    for name, value in request.parameters.items():
+        header.parameters[name].CopyFrom(_parameter(value))
+
+
 def _fill_header(header: BatchHeader, sent: Batch, requests: Sequence[Request]) -> None:
     first = requests[0]
-    deadlines = [r.deadline.unix_ns if r.deadline else 0 for r in requests]
+    deadlines = [r.deadline.unix_ns for r in requests if r.deadline is not None]
     header.batch_id, header.model, header.version = sent.batch_id, first.model, first.version
-    header.requests, header.rows = len(requests), sum(r.rows for r in requests)
-    header.payload_bytes = sum(r.payload_bytes for r in requests)
-    header.latest_deadline_unix_ns = max(deadlines) if all(deadlines) else 0
-    header.earliest_deadline_unix_ns = min((d for d in deadlines if d), default=0)
-    header.priority = min(r.priority for r in requests)
+    header.requests, header.rows = len(requests), sum([r.rows for r in requests])
+    header.payload_bytes = sum([r.payload_bytes for r in requests])
+    if deadlines:
+        header.earliest_deadline_unix_ns = min(deadlines)
+        if len(deadlines) == len(requests):
+            header.latest_deadline_unix_ns = max(deadlines)
+    if any(r.priority for r in requests):
+        header.priority = min([r.priority or DEFAULT_PRIORITY for r in requests])
     header.tenant = first.tenant
     header.close_reason, header.closed_unix_ns = sent.reason, sent.closed_ns
-    header.trace_contexts.extend(r.trace.to_wire() for r in requests if r.trace)
+    header.trace_contexts.extend([r.trace.to_wire() for r in requests if r.trace is not None])
     header.payload_numa_node = -1
-    header.request_ids.extend(r.id for r in requests if r.id)
+    header.request_ids.extend([r.id for r in requests if r.id])
 
 
 def _fill_tensor(
@@ -169,11 +157,7 @@ def _fill_tensor(
     if slot is not None:
         tensor.reference.CopyFrom(slot)
     else:
-        tensor.inline = b"".join(part.data for part in column)
-
-
-def _parameters(values: Mapping[str, ParameterValue]) -> dict[str, Parameter]:
-    return {name: _parameter(value) for name, value in values.items()}
+        tensor.inline = b"".join([part.data for part in column])
 
 
 def _parameter(value: ParameterValue) -> Parameter:
@@ -186,12 +170,3 @@ def _parameter(value: ParameterValue) -> Parameter:
             return Parameter(double_value=value)
         case str():
             return Parameter(string_value=value)
-
-
-def times_of(header: ResultHeader, closed: int, now: int) -> Times:
-    """`header`'s stamps between those of the edge."""
-    t = header.times
-    return Times(
-        closed, t.dispatcher_received, t.dispatcher_sent, t.executor_received, t.input_started,
-        t.infer_started, t.output_started, t.executor_sent, t.dispatcher_returned, now,
-    )  # fmt: skip

@@ -1,10 +1,9 @@
 """The queues of one model at the front door, and what it may send."""
 
 from collections.abc import Hashable
+from typing import Final
 
-from sits_core.clock import now_ns
 from sits_core.errors import Unavailable
-from sits_preprocess.batch_message import batch_key
 from sits_preprocess.catalog import Model
 from sits_preprocess.request import Request
 from sits_preprocess.settings import PreprocessSettings
@@ -17,31 +16,12 @@ from sits_scheduling.batching import (
     Entry,
 )
 
-MAX_PRIORITY = 16
+MAX_PRIORITY: Final = 16
 """Less urgent than this is all the same: each level is a queue of its own."""
 
-_SMOOTHING = 0.2
+_SMOOTHING: Final = 0.2
 
-
-class Live:
-    """A request the engine has taken and not answered yet."""
-
-    __slots__ = ("__weakref__", "batch_id", "done", "entry", "key", "position", "request")
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.done = False
-        self.batch_id = 0
-        self.key: Hashable = None
-        self.position = 0
-        self.entry = Entry(
-            item=self,
-            rows=request.rows,
-            payload_bytes=request.payload_bytes,
-            arrived_ns=request.queued_ns,
-            deadline_ns=request.deadline.unix_ns if request.deadline else 0,
-            priority=min(request.priority or DEFAULT_PRIORITY, MAX_PRIORITY),
-        )
+QUEUE_FULL: Final = Unavailable("Exceeds maximum queue size", reason="QUEUE_FULL")
 
 
 class ModelBatcher:
@@ -52,29 +32,37 @@ class ModelBatcher:
 
     def __init__(self, policy: BatchPolicy, max_queue: int) -> None:
         self._policy, self._max_queue = policy, max_queue
-        self._queues: dict[Hashable, BatchQueue[Live]] = {}
-        self._length = 0
+        self._queues: dict[Hashable, BatchQueue[Request]] = {}
+        self._entries: dict[Request, Entry[Request]] = {}
         self.run_ns = 0
         self.last_result_ns = 0
         self.wake_ns = 0
         self.unserved_since_ns = 0
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._entries)
 
     def __repr__(self) -> str:
-        return f"<ModelBatcher {self._length}/{self._max_queue} in {len(self._queues)} queues>"
+        return f"<ModelBatcher {len(self)}/{self._max_queue} in {len(self._queues)} queues>"
 
-    def add(self, live: Live) -> None:
-        """Raises `Unavailable` when the queue is full."""
-        if self._length >= self._max_queue:
-            raise Unavailable("Exceeds maximum queue size", reason="QUEUE_FULL")
-        live.key = batch_key(live.request, self._policy.max_rows > 0)
-        queue = self._queues.get(live.key)
+    def add(self, request: Request) -> Unavailable | None:
+        """Queue it, or say that there is no room."""
+        if len(self._entries) >= self._max_queue:
+            return QUEUE_FULL
+        queue = self._queues.get(request.key)
         if queue is None:
-            queue = self._queues[live.key] = BatchQueue(self._policy)
-        queue.add(live.entry)
-        self._length += 1
+            queue = self._queues[request.key] = BatchQueue(self._policy)
+        entry = self._entries[request] = Entry(
+            request,
+            request.rows,
+            request.payload_bytes,
+            request.queued_ns,
+            request.deadline.unix_ns if request.deadline is not None else 0,
+            min(request.priority or DEFAULT_PRIORITY, MAX_PRIORITY),
+            request.tenant,
+        )
+        queue.add(entry)
+        return None
 
     def set_policy(self, policy: BatchPolicy, max_queue: int) -> None:
         """The model was reloaded, perhaps with another configuration."""
@@ -82,51 +70,53 @@ class ModelBatcher:
         for queue in self._queues.values():
             queue.policy = policy
 
-    def remove(self, live: Live) -> None:
+    def remove(self, request: Request) -> None:
         """Take a request out if it is still queued."""
-        queue = self._queues.get(live.key)
-        if queue is not None and queue.remove(live.entry):
-            self._length -= 1
-            self._forget_if_empty(live.key, queue)
+        entry = self._entries.pop(request, None)
+        if entry is not None:
+            self._queues[request.key].remove(entry)
+            self._forget_if_empty(request.key)
 
-    def next_batch(self, now: int, capacity: Capacity) -> ClosedBatch[Live] | None:
+    def next_batch(self, now: int, capacity: Capacity) -> ClosedBatch[Request] | None:
         """The batch to send now, or None."""
-        if self._length == 0 or capacity.room <= 0:
+        if not self._entries or capacity.room <= 0:
             return None
         for key, queue in self._oldest_first():
             reason = queue.should_close(now, capacity)
             if reason is not None:
-                batch = queue.take(reason)
-                self._length -= len(batch.items)
-                self._forget_if_empty(key, queue)
+                batch = queue.take(reason, now)
+                for request in batch.items:
+                    del self._entries[request]
+                self._forget_if_empty(key)
                 return batch
         return None
 
     def next_wakeup_ns(self, now: int, capacity: Capacity) -> int | None:
-        times = [q.next_wakeup_ns(now, capacity) for q in self._queues.values()]
+        times = [queue.next_wakeup_ns(now, capacity) for queue in self._queues.values()]
         return min((t for t in times if t is not None), default=None)
 
-    def drop_all(self) -> list[Live]:
-        dropped = [entry.item for queue in self._queues.values() for entry in queue.entries()]
+    def drop_all(self) -> list[Request]:
+        dropped = list(self._entries)
+        self._entries.clear()
         self._queues.clear()
-        self._length = 0
         return dropped
 
-    def learn(self, run_ns: int) -> None:
-        """A batch ran for `run_ns`."""
+    def learn(self, run_ns: int, now: int) -> None:
+        """A batch that ran for `run_ns` is back; 0 = it did not run."""
         if run_ns > 0:
             known = self.run_ns or run_ns
             self.run_ns = int(known + _SMOOTHING * (run_ns - known))
-        self.last_result_ns = now_ns()
+        self.last_result_ns = now
 
-    def _oldest_first(self) -> list[tuple[Hashable, BatchQueue[Live]]]:
+    def _oldest_first(self) -> list[tuple[Hashable, BatchQueue[Request]]]:
         queues = list(self._queues.items())
         if len(queues) > 1:
             queues.sort(key=lambda item: item[1].oldest_ns())
         return queues
 
-    def _forget_if_empty(self, key: Hashable, queue: BatchQueue[Live]) -> None:
-        if not len(queue):
+    def _forget_if_empty(self, key: Hashable) -> None:
+        """A queue remembers for a while what has left it, and there is no end of keys."""
+        if not len(self._queues[key]):
             del self._queues[key]
 
 

@@ -1,15 +1,14 @@
 """One dispatcher as the front door sees it: its credits and the batches it owes answers for."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from sits_channel.link import Link
-from sits_preprocess.batcher import Live
+from sits_preprocess.request import ModelKey, Request
 from sits_protos.v1.common_pb2 import PayloadRef
-from sits_protos.v1.link_pb2 import CloseReason, Credit, Credits
+from sits_protos.v1.link_pb2 import CloseReason, Credits
 from sits_scheduling.batching import Capacity
-
-ModelKey = tuple[str, str]
 
 
 @dataclass(slots=True, eq=False)
@@ -18,12 +17,33 @@ class Sent:
 
     batch_id: int
     model: ModelKey
-    lives: list[Live]
+    requests: list[Request]
     reason: CloseReason.ValueType
     closed_ns: int
     moves: int = 0
     open: int = 0
     slots: list[PayloadRef] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Share:
+    """What the dispatcher takes of one model, and what it has of it."""
+
+    window: int = 0
+    instances: int = 0
+    shared_memory: bool = False
+    sent: dict[int, Sent] = field(default_factory=dict)
+
+    @property
+    def room(self) -> int:
+        return self.window - len(self.sent)
+
+    @property
+    def idle(self) -> int:
+        return self.instances - len(self.sent)
+
+
+_NOTHING: Final = _Share()
 
 
 class DispatchLink:
@@ -33,55 +53,48 @@ class DispatchLink:
         self.address, self.link = address, link
         self.process_id = ""
         self.in_flight: dict[int, Sent] = {}
-        self._credits: Mapping[ModelKey, Credit] = {}
-        self._outstanding: dict[ModelKey, int] = {}
+        self._shares: dict[ModelKey, _Share] = {}
 
     def set_credits(self, credits_: Credits) -> None:
-        self._credits = {(c.model, c.version): c for c in credits_.models}
+        self._shares = {m: _Share(sent=s.sent) for m, s in self._shares.items() if s.sent}
+        for credit in credits_.models:
+            share = self._shares.setdefault((credit.model, credit.version), _Share())
+            share.window, share.instances = credit.window, credit.instances
+            share.shared_memory = credit.shared_memory
 
     def serves(self, model: ModelKey) -> bool:
-        credit = self._credits.get(model)
-        return credit is not None and credit.window > 0
+        return self.share(model).window > 0
 
     def shares_memory(self, model: ModelKey) -> bool:
-        credit = self._credits.get(model)
-        return credit is not None and credit.shared_memory
+        return self.share(model).shared_memory
 
-    def room(self, model: ModelKey) -> int:
-        credit = self._credits.get(model)
-        return credit.window - self._outstanding.get(model, 0) if credit else 0
-
-    def idle(self, model: ModelKey) -> int:
-        credit = self._credits.get(model)
-        return credit.instances - self._outstanding.get(model, 0) if credit else 0
+    def share(self, model: ModelKey) -> _Share:
+        return self._shares.get(model, _NOTHING)
 
     def reserve(self, sent: Sent) -> None:
-        sent.open = len(sent.lives)
+        sent.open = len(sent.requests)
         self.in_flight[sent.batch_id] = sent
-        self._outstanding[sent.model] = self._outstanding.get(sent.model, 0) + 1
+        self._shares.setdefault(sent.model, _Share()).sent[sent.batch_id] = sent
 
     def answered(self, sent: Sent, requests: int) -> None:
         """Results for `requests` came; the batch is done when none is open."""
         sent.open -= requests
-        if sent.open <= 0 and self.in_flight.pop(sent.batch_id, None) is not None:
-            self._outstanding[sent.model] -= 1
+        if sent.open <= 0:
+            self.take_back(sent)
 
     def take_back(self, sent: Sent) -> bool:
-        """Un-send a batch. False when its answer or a lost link was faster."""
+        """Forget a batch. False when its answer or a lost link was faster."""
         if self.in_flight.pop(sent.batch_id, None) is None:
             return False
-        self._outstanding[sent.model] -= 1
+        del self._shares[sent.model].sent[sent.batch_id]
         return True
-
-    def oldest_ns(self, model: ModelKey) -> int:
-        return min((s.closed_ns for s in self.in_flight.values() if s.model == model), default=0)
 
     def __repr__(self) -> str:
         return f"<DispatchLink {self.address} {len(self.in_flight)} in flight>"
 
 
 def capacity(
-    links: list[DispatchLink], model: ModelKey, run_ns: int, last_result_ns: int
+    links: Iterable[DispatchLink], model: ModelKey, run_ns: int, last_result_ns: int
 ) -> Capacity:
     """What may be sent over all links together.
 
@@ -89,9 +102,14 @@ def capacity(
     left, or after the last answer, whichever is later. Weakness: with several instances
     that is an estimate for the earliest one only.
     """
-    room = sum(max(0, link.room(model)) for link in links)
-    idle = sum(max(0, link.idle(model)) for link in links)
+    room = idle = oldest_ns = 0
+    for link in links:
+        share = link.share(model)
+        room += max(0, share.room)
+        idle += max(0, share.idle)
+        for sent in share.sent.values():  # the first is the oldest
+            oldest_ns = min(oldest_ns or sent.closed_ns, sent.closed_ns)
+            break
     if run_ns == 0 or idle > 0:
         return Capacity(room, idle, 0, run_ns)
-    oldest = min((t for link in links if (t := link.oldest_ns(model))), default=0)
-    return Capacity(room, idle, max(oldest, last_result_ns) + run_ns, run_ns)
+    return Capacity(room, idle, max(oldest_ns, last_result_ns) + run_ns, run_ns)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sits_core.errors import Cancelled, Internal, SitsError
 from sits_preprocess.catalog import Model
-from sits_preprocess.request import Answer, ParameterValue, Request, TensorData
+from sits_preprocess.request import Answer, Answered, ParameterValue, Request, Run, TensorData
 from sits_preprocess.testing import FakeCatalog
 from sits_protos.oip.grpc_service_pb2 import ModelMetadataResponse
 from sits_protos.oip.model_config_pb2 import DataType, ModelConfig
@@ -14,7 +14,7 @@ from sits_protos.v1.link_pb2 import ModelState
 Spec = tuple[str, str, Sequence[int]]
 """Name, datatype and dims of a tensor, dims without the batch dimension."""
 
-Run = Callable[[Request], Sequence[TensorData]]
+Behaviour = Callable[[Request], Sequence[TensorData]]
 DATATYPES = (
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
     "FP16", "FP32", "FP64", "BF16", "BYTES",
@@ -63,18 +63,27 @@ class FakeEngine:
 
     def __init__(self, *models: Model) -> None:
         self.catalog = FakeCatalog(*models)
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, Behaviour] = {}
         self.taken: list[Request] = []
         self.cancelled: list[Request] = []
         self.refuse: SitsError | None = None
         self.hold = False
         self.answer_parameters: Mapping[str, ParameterValue] = {}
+        self._sink: Callable[[Sequence[Answered]], None] = lambda _answered: None
         self._open: dict[Request, bool] = {}
         self._changed = threading.Condition()
 
-    def submit(self, request: Request) -> None:
+    def deliver_to(self, sink: Callable[[Sequence[Answered]], None]) -> None:
+        self._sink = sink
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._submit(request)
+
+    def _submit(self, request: Request) -> None:
         if self.refuse is not None:
-            raise self.refuse
+            self._sink([(request, Answer(error=self.refuse))])
+            return
         with self._changed:
             self.taken.append(request)
             self._open[request] = True
@@ -91,7 +100,7 @@ class FakeEngine:
     def finish(self, request: Request, answer: Answer | None = None) -> None:
         """Answer `request`, unless it has been answered already."""
         if self._open.pop(request, False):
-            request.answer(answer or self._run(request))
+            self._sink([(request, answer or self._run(request))])
 
     def finish_all(self) -> None:
         for request in list(self._open):
@@ -114,7 +123,7 @@ class FakeEngine:
         names = [o.name for o in self.catalog.find(request.model, request.version).metadata.outputs]
         wanted = {names[i] for i in request.outputs} or set(names)
         chosen = tuple(o for o in outputs if o.name in wanted)
-        return Answer(chosen, executed_rows=request.rows, parameters=self.answer_parameters)
+        return Answer(chosen, None, Run(rows=request.rows), self.answer_parameters)
 
 
 def default_models() -> list[Model]:
@@ -130,7 +139,7 @@ def default_models() -> list[Model]:
     ]
 
 
-def failing(error: SitsError | None = None) -> Run:
+def failing(error: SitsError | None = None) -> Behaviour:
     def run(_request: Request) -> Sequence[TensorData]:
         raise error or Internal("the model failed")
 

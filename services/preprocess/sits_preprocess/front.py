@@ -77,6 +77,7 @@ def build(
     accounts = Accounts(registry, statistics, tracer)
     limits = OpenLimits(settings.max_message_bytes, settings.preprocess_open_bytes)
     inference = Inference(engine, admission, accounts, limits)
+    engine.deliver_to(inference.answered)
     metadata = metadata_of(settings, engine)
 
     def ready() -> bool:

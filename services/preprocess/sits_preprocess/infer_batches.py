@@ -2,16 +2,18 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from google.protobuf.message import DecodeError
 
+from sits_core.clock import now_ns
 from sits_core.errors import InvalidArgument, Unavailable
 from sits_preprocess.batch_drafts import draft_of, response_of
 from sits_preprocess.infer_stream import Defer
-from sits_preprocess.inference import SHUTTING_DOWN, Exchange, Inference
+from sits_preprocess.inference import SHUTTING_DOWN, Ask, Inference
 from sits_preprocess.oip.result import Result
+from sits_preprocess.request import Request
 from sits_preprocess.tally import Tally
 from sits_preprocess.transport.call import Held, Outgoing, StreamCall, run_stream_step
 from sits_protos.v1.inference_pb2 import (
@@ -31,11 +33,11 @@ COALESCE_BYTES = 1 << 20
 class _Item:
     """One request of a batch, from its start to its answer on the wire."""
 
-    __slots__ = ("batch_id", "exchange", "index", "releases", "response")
+    __slots__ = ("batch_id", "index", "releases", "request", "response")
 
     def __init__(self, batch_id: int, index: int, releases: Held) -> None:
         self.batch_id, self.index, self.releases = batch_id, index, releases
-        self.exchange: Exchange | None = None
+        self.request: Request | None = None
         self.response: InferResponse | None = None
 
 
@@ -70,8 +72,8 @@ class InferBatches:
     def on_end(self) -> None:
         self._tally.abandon()
         for item in list(self._open):
-            if item.exchange is not None:
-                item.exchange.cancel()
+            if (request := item.request) is not None:
+                self._inference.cancel(request)
         self._on_ended(self)
 
     def drain(self) -> None:
@@ -85,24 +87,30 @@ class InferBatches:
         self._call.hold(Held(count))
         self._tally.owe(count)
         share = len(message) // count if count else 0
-        for index, request in enumerate(batch.requests):
-            self._infer(request, _Item(batch.batch_id, index, Held(1, share)))
+        items = [_Item(batch.batch_id, index, Held(1, share)) for index in range(count)]
+        self._open.update(items)
+        self._infer(batch.requests, items)
         self._call.hold(Held(-1, share * count - len(message)))
         self._tally.settle()
 
-    def _infer(self, request: InferRequest, item: _Item) -> None:
-        self._open.add(item)
-        item.exchange = self._inference.start(
-            partial(draft_of, request),
-            self._origin,
-            item.releases.size_bytes,
-            partial(self._answered, item),
-        )
-        if self._tally.over:
-            item.exchange.cancel()
+    def _infer(self, batch: Iterable[InferRequest], items: Sequence[_Item]) -> None:
+        asks = [
+            Ask(
+                partial(draft_of, request),
+                self._origin,
+                item.releases.size_bytes,
+                partial(self._answered, item),
+            )
+            for request, item in zip(batch, items, strict=True)
+        ]
+        requests = self._inference.start(asks, now_ns())
+        for item, request in zip(items, requests, strict=True):
+            item.request = None if request.answered else request
+            if self._tally.over:
+                self._inference.cancel(request)
 
     def _answered(self, item: _Item, result: Result) -> None:
-        item.response = response_of(result, item.index)
+        item.response, item.request = response_of(result, item.index), None
         self._open.discard(item)
         self._answers.add(item)
 

@@ -5,11 +5,13 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from sits_core.clock import now_ns
 from sits_core.errors import SitsError, Unavailable
-from sits_preprocess.inference import SHUTTING_DOWN, Exchange, Inference
-from sits_preprocess.oip.reading import draft_of, parse
+from sits_preprocess.inference import SHUTTING_DOWN, Ask, Inference
+from sits_preprocess.oip.reading import read
 from sits_preprocess.oip.result import Result
 from sits_preprocess.oip.writing import stream_response_of
+from sits_preprocess.request import Request
 from sits_preprocess.tally import Tally
 from sits_preprocess.transport.call import Held, Outgoing, StreamCall
 
@@ -21,11 +23,11 @@ Defer = Callable[[int, Callable[[], None]], None]
 class _Place:
     """One request's place in the order of answers."""
 
-    __slots__ = ("error", "exchange", "message", "size_bytes")
+    __slots__ = ("error", "message", "request", "size_bytes")
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        self.exchange: Exchange | None = None
+        self.request: Request | None = None
         self.message: bytes | None = None
         self.error: SitsError | None = None
 
@@ -71,18 +73,16 @@ class InferStream:
         self._tally.close(partial(self._call.fail, Unavailable(SHUTTING_DOWN)))
 
     def _start(self, message: bytes, place: _Place) -> None:
-        place.exchange = self._inference.start(
-            lambda: draft_of(parse(message)),
-            self._origin,
-            place.size_bytes,
-            partial(self._answered, place),
-        )
+        reply = partial(self._answered, place)
+        ask = Ask(partial(read, message), self._origin, place.size_bytes, reply)
+        (request,) = self._inference.start([ask], now_ns())
+        place.request = None if request.answered else request
         if self._tally.over:
-            place.exchange.cancel()
+            self._inference.cancel(request)
 
     def _answered(self, place: _Place, result: Result) -> None:
         message = stream_response_of(result).SerializeToString()
-        place.error, place.message = result.error, message
+        place.error, place.message, place.request = result.error, message, None
         with self._order:
             sent, failed = self._send_complete()
         if failed is not None:
@@ -107,5 +107,5 @@ class InferStream:
         """Nobody waits for what is still in flight."""
         self._tally.abandon()
         for place in list(self._places):
-            if place.exchange is not None:
-                place.exchange.cancel()
+            if (request := place.request) is not None:
+                self._inference.cancel(request)

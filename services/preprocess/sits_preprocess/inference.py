@@ -1,26 +1,34 @@
 """The life of an inference request, whichever RPC brought it: read, check, submit, answer."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import structlog
 
 from sits_core.clock import now_ns
 from sits_core.errors import DeadlineExceeded, Internal, SitsError, Unavailable
-from sits_preprocess.accounts import OK, Accounts, Finished
+from sits_preprocess.accounts import Accounts
 from sits_preprocess.admission import Admission, Origin
 from sits_preprocess.catalog import Catalog
 from sits_preprocess.oip.draft import Draft
 from sits_preprocess.oip.outputs import release
 from sits_preprocess.oip.result import Result, result_of
-from sits_preprocess.request import Answer, Request
+from sits_preprocess.request import Answer, Answered, Request
 
 log = structlog.get_logger()
 
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
-Read = Callable[[], Draft]
-Reply = Callable[[Result], None]
+
+
+class Ask(NamedTuple):
+    """A request as it came: how to read it, who sent it, how large it is, where its result
+    goes (refusals included, from any thread)."""
+
+    read: Callable[[], Draft]
+    origin: Origin
+    size_bytes: int
+    reply: Callable[[Result], None]
 
 
 class Engine(Protocol):
@@ -29,8 +37,12 @@ class Engine(Protocol):
     @property
     def catalog(self) -> Catalog: ...
 
-    def submit(self, request: Request) -> None:
-        """Raises `SitsError` when refused; otherwise `request.answer` is called once."""
+    def deliver_to(self, sink: Callable[[Sequence[Answered]], None]) -> None:
+        """Give all answers to `sink`, which does not raise, from any thread."""
+        ...
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Take requests together; each gets one answer, also when it is refused."""
         ...
 
     def cancel(self, request: Request) -> None:
@@ -46,48 +58,53 @@ class OpenLimits(NamedTuple):
 
 
 class Inference:
-    """Answers every request exactly once. Safe from any thread; never blocks."""
+    """Answers every request exactly once. Safe from any thread; never blocks.
+
+    What came together is submitted together, and what is answered together is accounted
+    together: locks and look-ups cost once a batch.
+    """
 
     def __init__(
         self, engine: Engine, admission: Admission, accounts: Accounts, limits: OpenLimits
     ) -> None:
         self.engine, self.admission, self.accounts = engine, admission, accounts
         self.limits = limits
-        self._open: dict[Exchange, int] = {}
-        self._open_bytes = 0
+        self._open = self._open_bytes = 0
         self._lock = threading.Lock()
         self._draining = False
 
-    def start(self, read: Read, origin: Origin, size_bytes: int, reply: Reply) -> "Exchange":
-        """Take on a request of so many bytes; `reply` gets its result, refusals included,
-        from any thread."""
-        exchange = Exchange(self, origin, reply)
-        try:
-            self._open_up(exchange, origin, size_bytes)
-            exchange.submit(read())
-        except Exception as error:  # noqa: BLE001 - every request ends in one answer
-            exchange.answered(Answer(error=shown(error)))
-        return exchange
-
-    def _open_up(self, exchange: "Exchange", origin: Origin, size_bytes: int) -> None:
-        """Before anything is read: late and unwanted requests cost next to nothing."""
-        if origin.deadline is not None and origin.deadline.passed(exchange.known.received_ns):
-            raise DeadlineExceeded("deadline had passed when the request arrived")
-        if self._draining:
-            raise Unavailable(SHUTTING_DOWN, reason="DRAINING")
+    def start(self, asks: Sequence[Ask], now: int) -> list[Request]:
+        """Take on requests that arrived at `now`; each `reply` gets its result."""
+        tenant = self.admission.tenant
+        requests = [Request(a.reply, now, a.size_bytes, tenant(a.origin)) for a in asks]
         with self._lock:
-            if self._open and self._open_bytes + size_bytes > self.limits.open_bytes:
-                raise Unavailable(
-                    f"Exceeds maximum queue size: {self._open_bytes} of "
-                    f"{self.limits.open_bytes} bytes are taken, the request has {size_bytes}",
-                    reason="QUEUE_FULL",
-                )
-            self._open[exchange] = size_bytes
-            self._open_bytes += size_bytes
+            refusals = [self._reserve(request) for request in requests]
+        admitted: list[Request] = []
+        refused: list[Answered] = []
+        for ask, request, full in zip(asks, requests, refusals, strict=True):
+            error = full or self._admit(ask, request)
+            if error is None:
+                admitted.append(request)
+            else:
+                refused.append((request, Answer(error=error)))
+        if refused:
+            self.answered(refused)
+        if admitted:
+            self.engine.submit(admitted)
+        return requests
 
-    def forget(self, exchange: "Exchange") -> None:
-        with self._lock:
-            self._open_bytes -= self._open.pop(exchange, 0)
+    def cancel(self, request: Request) -> None:
+        """May be called at any time and more than once."""
+        if not request.answered:
+            self.engine.cancel(request)
+
+    def answered(self, answered: Sequence[Answered]) -> None:
+        """The end of requests, from whatever thread brings it. Does not raise."""
+        results = [self._result(request, answer) for request, answer in answered]
+        self.accounts.finished(answered, results, now_ns())
+        self._forget([request for request, _ in answered])
+        for (request, _), result in zip(answered, results, strict=True):
+            _reply(request, result)
 
     def drain(self) -> None:
         """Refuse new requests from now on."""
@@ -103,80 +120,60 @@ class Inference:
 
     @property
     def open_requests(self) -> int:
-        return len(self._open)
+        return self._open
 
     def __repr__(self) -> str:
-        state = "draining" if self._draining else "serving"
-        return f"<Inference {state} open={len(self._open)}>"
+        return f"<Inference {'draining' if self._draining else 'serving'} open={self._open}>"
 
+    # steps
 
-class Exchange:
-    """One request from arrival to its answer."""
+    def _reserve(self, request: Request) -> SitsError | None:
+        """Count it as open. The caller holds the lock."""
+        size, taken, limit = request.size_bytes, self._open_bytes, self.limits.open_bytes
+        if self._open and taken + size > limit:
+            self._open, request.size_bytes = self._open + 1, 0
+            return Unavailable(
+                f"Exceeds maximum queue size: {taken} of {limit} bytes are taken, the request "
+                f"has {size}",
+                reason="QUEUE_FULL",
+            )
+        self._open, self._open_bytes = self._open + 1, taken + size
+        return None
 
-    __slots__ = ("_inference", "_origin", "_reply", "known")
+    def _forget(self, requests: Sequence[Request]) -> None:
+        with self._lock:
+            self._open -= len(requests)
+            self._open_bytes -= sum([request.size_bytes for request in requests])
 
-    def __init__(self, inference: Inference, origin: Origin, reply: Reply) -> None:
-        self._inference, self._origin, self._reply = inference, origin, reply
-        self.known = inference.admission.blank(origin, now_ns())
-
-    def submit(self, draft: Draft) -> None:
-        """Raises `SitsError` when the request is refused, by us or by the engine."""
-        inference = self._inference
-        request = inference.admission.check(draft, self._origin, self.known, self.answered)
-        inference.engine.submit(request)
-
-    def cancel(self) -> None:
-        """May be called at any time and more than once."""
-        request = self.known.request
-        if request is not None:
-            self._inference.engine.cancel(request)
-
-    def answered(self, answer: Answer) -> None:
-        """The end, from whatever thread brings it. Does not raise."""
-        result = self._result(answer)
-        release(self.known.wanted)
-        self._account(answer if result.error is None else answer._replace(error=result.error))
-        self._inference.forget(self)
+    def _admit(self, ask: Ask, request: Request) -> SitsError | None:
+        """Late and unwanted requests are refused before anything of them is read."""
+        origin = ask.origin
+        if origin.deadline is not None and origin.deadline.passed(request.received_ns):
+            return DeadlineExceeded("deadline had passed when the request arrived")
+        if self._draining:
+            return Unavailable(SHUTTING_DOWN, reason="DRAINING")
         try:
-            self._reply(result)
+            self.admission.check(ask.read(), origin, request)
         except Exception as error:  # noqa: BLE001 - every request ends in one answer
-            self._reply(Result(self.known.id, error=shown(error)))
-        # Request and call know this exchange too: a cycle would keep their payloads until
-        # the garbage collector comes by.
-        self.known.request, self._reply = None, _to_nobody
+            return shown(error)
+        return None
 
-    def _result(self, answer: Answer) -> Result:
-        known = self.known
-        if answer.error is not None or known.signature is None:
-            return Result(known.id, error=answer.error or Internal("internal error"))
+    def _result(self, request: Request, answer: Answer) -> Result:
+        request.answered = True
         try:
-            limit = self._inference.limits.message_bytes
-            return result_of(known.id, known.signature, answer, known.wanted, limit)
+            return result_of(request, answer, self.limits.message_bytes)
         except Exception as error:  # noqa: BLE001 - every request ends in one answer
-            return Result(known.id, error=shown(error))
-
-    def _account(self, answer: Answer) -> None:
-        known = self.known
-        finished = Finished(
-            model="" if known.signature is None else known.signature.model.name,
-            version="" if known.signature is None else known.signature.model.version,
-            tenant=known.tenant,
-            rows=0 if known.request is None else known.request.rows,
-            payload_bytes=0 if known.request is None else known.request.payload_bytes,
-            received_ns=known.received_ns,
-            batch_closed_ns=answer.times.batch_closed,
-            ended_ns=now_ns(),
-            outcome=OK if answer.error is None else answer.error.status.name,
-            parent=known.parent,
-            trace=known.trace,
-        )
-        self._inference.accounts.finished(finished)
-        if known.request is not None:
-            self._inference.accounts.statistics.record(known.request, answer)
+            return Result(request.id, error=shown(error))
+        finally:
+            if request.wanted:
+                release(request.wanted)
 
 
-def _to_nobody(_result: Result) -> None:
-    return None
+def _reply(request: Request, result: Result) -> None:
+    try:
+        request.reply(result)
+    except Exception as error:  # noqa: BLE001 - every request ends in one answer
+        request.reply(Result(request.id, error=shown(error)))
 
 
 def shown(error: Exception) -> SitsError:

@@ -1,14 +1,25 @@
-"""A checked request on its way through the front door, and its answer."""
+"""A request on its way through the front door, and its answer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sits_core.clock import Deadline
 from sits_core.errors import SitsError
 from sits_core.tracing import TraceContext
 
+if TYPE_CHECKING:
+    from sits_preprocess.oip.outputs import Wanted
+    from sits_preprocess.oip.result import Result
+    from sits_preprocess.oip.signature import Signature
+
 ParameterValue = bool | int | str | float
+Parameters = Mapping[str, ParameterValue]
+ModelKey = tuple[str, str]
+"""Exact name and version."""
+
+NO_PARAMETERS: Final[Parameters] = MappingProxyType({})
 
 
 class TensorData(NamedTuple):
@@ -35,39 +46,70 @@ class Times(NamedTuple):
     returned: int = 0
 
 
+class Run(NamedTuple):
+    """What the requests of one batch, or of one part of it, have in common. `rows` ran
+    together, padding included; `execution` counts the runs of `instance`."""
+
+    times: Times = Times()
+    execution: int = 0
+    rows: int = 0
+    instance: str = ""
+
+
+NOT_RUN: Final = Run()
+
+
 class Answer(NamedTuple):
     """Exactly one per request: outputs in the model's order, or an error."""
 
     outputs: tuple[TensorData, ...] = ()
     error: SitsError | None = None
-    times: Times = Times()
-    batch_id: int = 0
-    executed_rows: int = 0
-    instance: str = ""
-    parameters: Mapping[str, ParameterValue] = {}
+    run: Run = NOT_RUN
+    parameters: Parameters = NO_PARAMETERS
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """Checked against the model's metadata: whatever is in here can be batched and run.
+    """One request from its arrival to its answer.
 
-    `model` and `version` are exact. `shape` of an input includes its rows; `rows` is 1
-    when the model does not batch. `outputs` are positions in the model's output list,
-    empty for all. `answer` is called exactly once, from any thread, and must not block.
+    It comes with the first four fields; admission fills in the next ones step by step, so that
+    a refusal is accounted to what is known by then. Once all are checked against the model's
+    metadata, whatever is in here can be batched and run; the last ones are the engine's.
+
+    `model` and `version` are exact. `shape` of an input includes its rows; `rows` is 1 when
+    the model does not batch. Requests of one model with equal `key` may share a run. `outputs`
+    are positions in the model's output list, empty for all. `reply` is called exactly once,
+    from any thread, and must not block.
+
+    Nothing that a request holds leads back to it once it is answered: it is freed at once, by
+    its reference count, and leaves no work to the cyclic collector.
     """
 
-    id: str
-    model: str
-    version: str
-    inputs: tuple[TensorData, ...]
-    rows: int
-    answer: Callable[[Answer], None]
-    outputs: tuple[int, ...] = ()
-    parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
+    reply: "Callable[[Result], None]"
+    received_ns: int = 0
+    size_bytes: int = 0
     tenant: str = ""
+
+    id: str = ""
+    model: str = ""
+    version: str = ""
+    signature: "Signature | None" = None
+    inputs: tuple[TensorData, ...] = ()
+    rows: int = 0
+    payload_bytes: int = 0
+    key: Hashable = ()
+    wanted: "Sequence[Wanted]" = ()
+    outputs: tuple[int, ...] = ()
+    parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
     priority: int = 0
     deadline: Deadline | None = None
+    parent: TraceContext | None = None
     trace: TraceContext | None = None
-    received_ns: int = 0
+
     queued_ns: int = 0
-    payload_bytes: int = 0
+    batch_id: int = 0
+    position: int = 0
+    answered: bool = False
+
+
+Answered = tuple[Request, Answer]

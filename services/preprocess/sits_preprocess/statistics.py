@@ -5,11 +5,12 @@ Stages are counted for every request that ran, rows and executions where it succ
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
-from sits_core.clock import now_ns
+from sits_core.errors import SitsError
 from sits_preprocess.catalog import Model
-from sits_preprocess.request import Answer, Request, Times
+from sits_preprocess.request import Answered, Run, Times
 from sits_protos.oip import grpc_service_pb2 as pb
 
 MAX_MODELS = 4096
@@ -24,25 +25,30 @@ REMEMBERED_EXECUTIONS = 256
 threads as there are links may interleave."""
 
 Execution = tuple[str, int, int]
+_Ended = tuple[Answered, SitsError | None]
 
 
 class Statistics:
-    """Cumulative counters that only grow. Safe from any thread.
-
-    `record` is called once for every request, when its answer is known; it takes one lock
-    of the model it is about, for about two microseconds.
-    """
+    """Cumulative counters that only grow. Safe from any thread."""
 
     def __init__(self, max_models: int = MAX_MODELS) -> None:
         self._max_models = max_models
         self._counters: dict[tuple[str, str], _Counters] = {}
         self._lock = threading.Lock()
 
-    def record(self, request: Request, answer: Answer) -> None:
-        key = (request.model, request.version)
-        counters = self._counters.get(key) or self._add(key)
-        with counters.lock:
-            counters.count(request, answer)
+    def record(
+        self, answered: Sequence[Answered], errors: Sequence[SitsError | None], ended_ns: int
+    ) -> None:
+        """Requests answered at `ended_ns`, each with the error that its client got or None.
+
+        Those that ran together follow each other and share their `Run`; a model's lock is
+        taken once for all of them.
+        """
+        for (model, version, run), part in groupby(zip(answered, errors, strict=True), _group):
+            if model:
+                counters = self._counters.get((model, version)) or self._add((model, version))
+                with counters.lock:
+                    counters.count(run, part, ended_ns)
 
     def report(self, models: Iterable[Model]) -> pb.ModelStatisticsResponse:
         """The counters of each of `models`, in their order; zeros for one never asked."""
@@ -73,12 +79,11 @@ class _Sum:
     def __init__(self) -> None:
         self.count = self.ns = 0
 
-    def add(self, ns: int) -> None:
-        self.count += 1
+    def add(self, count: int, ns: int) -> None:
+        self.count += count
         # Stages are stamped by different hosts, whose clocks may differ by more than the
         # stage takes.
-        if ns > 0:
-            self.ns += ns
+        self.ns += max(0, ns)
 
     def write(self, target: pb.StatisticDuration) -> None:
         target.count, target.ns = self.count, self.ns
@@ -92,11 +97,12 @@ class _Compute:
     def __init__(self) -> None:
         self.input, self.infer, self.output = _Sum(), _Sum(), _Sum()
 
-    def add(self, times: Times) -> None:
+    def add(self, count: int, times: Times) -> None:
+        """`count` requests that ran together, each of which took all of the time."""
         infer_ended = times.output_started or times.infer_started
-        self.input.add(times.infer_started - times.input_started)
-        self.infer.add(infer_ended - times.infer_started)
-        self.output.add(times.executor_sent - infer_ended)
+        self.input.add(count, count * (times.infer_started - times.input_started))
+        self.infer.add(count, count * (infer_ended - times.infer_started))
+        self.output.add(count, count * (times.executor_sent - infer_ended))
 
     def write(self, target: pb.InferStatistics | pb.InferBatchStatistics) -> None:
         self.input.write(target.compute_input)
@@ -122,37 +128,43 @@ class _Counters:
         self._recent: set[Execution] = set()
         self._order: deque[Execution] = deque()
 
-    def count(self, request: Request, answer: Answer) -> None:
-        times = answer.times
-        ended = times.returned or now_ns()
-        total_ns = ended - request.received_ns
-        if answer.error is None:
-            self._rows += request.rows
-            self._success.add(total_ns)
-            self._count_execution(answer)
-        else:
-            self._fail.add(total_ns)
+    def count(self, run: Run, part: Iterable[_Ended], ended_ns: int) -> None:
+        times = run.times
+        ended_ns = times.returned or ended_ns
+        ok = rows = ok_ns = failed = failed_ns = queue_ns = 0
+        for (request, _), error in part:
+            total_ns = max(0, ended_ns - request.received_ns)
+            waited_ns = times.input_started - (request.queued_ns or request.received_ns)
+            queue_ns += max(0, min(waited_ns, total_ns))
+            if error is None:
+                ok, rows, ok_ns = ok + 1, rows + request.rows, ok_ns + total_ns
+            else:
+                failed, failed_ns = failed + 1, failed_ns + total_ns
+        self._rows += rows
+        self._success.add(ok, ok_ns)
+        self._fail.add(failed, failed_ns)
         if times.infer_started:
-            self.last_ns = max(self.last_ns, ended)
-            queue_ns = times.input_started - (request.queued_ns or request.received_ns)
-            self._queue.add(min(queue_ns, total_ns))
-            self._compute.add(times)
+            self.last_ns = max(self.last_ns, ended_ns)
+            self._queue.add(ok + failed, queue_ns)
+            self._compute.add(ok + failed, times)
+            if ok:
+                self._count_execution(run)
 
-    def _count_execution(self, answer: Answer) -> None:
+    def _count_execution(self, run: Run) -> None:
         """Once for all the requests that ran together; failed ones do not say with whom.
 
         A batch may run in parts, some of them on the same instance: they differ in when
         they started.
         """
-        execution = (answer.instance, answer.batch_id, answer.times.infer_started)
-        if execution in self._recent or not answer.times.infer_started:
+        execution = (run.instance, run.execution, run.times.infer_started)
+        if execution in self._recent:
             return
         if len(self._order) == REMEMBERED_EXECUTIONS:
             self._recent.discard(self._order.popleft())
         self._order.append(execution)
         self._recent.add(execution)
         self._executions += 1
-        self._batch(answer.executed_rows).add(answer.times)
+        self._batch(run.rows).add(1, run.times)
 
     def _batch(self, rows: int) -> _Compute:
         if rows not in self._batches and len(self._batches) >= MAX_BATCH_SIZES:
@@ -170,3 +182,8 @@ class _Counters:
         stats.inference_stats.cache_miss.SetInParent()
         for rows in sorted(self._batches):
             self._batches[rows].write(stats.batch_stats.add(batch_size=rows))
+
+
+def _group(ended: _Ended) -> tuple[str, str, Run]:
+    (request, answer), _ = ended
+    return request.model, request.version, answer.run

@@ -1,21 +1,31 @@
 """A request as its client wrote it, whichever of our two protocols it came by."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Protocol
 
 from sits_preprocess.oip.outputs import Wanted
 from sits_preprocess.oip.signature import Signature
-from sits_preprocess.request import ParameterValue, TensorData
+from sits_preprocess.request import Parameters, TensorData
 from sits_preprocess.shared_memory import Regions
 
 
-class Draft(NamedTuple):
-    """Nothing in here is checked but its size. The two callables read the rest, against
-    the model's signature, and raise for what does not fit."""
+class Draft(Protocol):
+    """Nothing in here is checked but its size. The methods read the rest, against the model's
+    signature, and raise for what does not fit."""
 
-    id: str
-    model: str
-    version: str
-    parameters: Mapping[str, ParameterValue]
-    inputs: Callable[[Signature, Regions], tuple[TensorData, ...]]
-    outputs: Callable[[Signature, Regions], Sequence[Wanted]]
+    @property
+    def id(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+
+    def parameters(self) -> Parameters: ...
+
+    def inputs(self, signature: Signature, regions: Regions) -> tuple[TensorData, ...]:
+        """In the model's order."""
+        ...
+
+    def outputs(self, signature: Signature, regions: Regions) -> Sequence[Wanted]:
+        """Borrows the shared memory it names: the caller releases every `target`."""
+        ...

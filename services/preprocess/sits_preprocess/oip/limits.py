@@ -27,6 +27,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 def check_name(what: str, value: str, limit: int = MAX_NAME_CHARS) -> None:
     """Raise `InvalidArgument` for a text that is too long or holds control characters."""
+    if len(value) <= limit and value.isprintable():
+        return  # all but a few texts: cheaper than the search below
     if len(value) > limit:
         raise InvalidArgument(f"{what} has {len(value)} characters, expected at most {limit}")
     if _CONTROL.search(value):

@@ -10,7 +10,7 @@ from sits_preprocess.oip.limits import (
     check_count,
     check_name,
 )
-from sits_preprocess.request import ParameterValue
+from sits_preprocess.request import NO_PARAMETERS, Parameters, ParameterValue
 from sits_protos.oip.grpc_service_pb2 import InferParameter
 from sits_protos.v1.common_pb2 import Parameter
 
@@ -27,7 +27,7 @@ class Options(NamedTuple):
     timeout_us: int = 0
     tenant: str = ""
     empty_final: bool = False
-    custom: Mapping[str, ParameterValue] = {}
+    custom: Parameters = NO_PARAMETERS
 
 
 NO_OPTIONS = Options()

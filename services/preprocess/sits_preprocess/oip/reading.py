@@ -1,13 +1,11 @@
 """`inference.ModelInferRequest` to a draft: where each input's data is, and in which form."""
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 from google.protobuf.message import DecodeError
 
 from sits_core.errors import InvalidArgument
 from sits_preprocess.oip.contents import pack
-from sits_preprocess.oip.draft import Draft
 from sits_preprocess.oip.limits import (
     MAX_ID_CHARS,
     MAX_PARAMETERS,
@@ -15,7 +13,7 @@ from sits_preprocess.oip.limits import (
     check_count,
     check_name,
 )
-from sits_preprocess.oip.outputs import RegionRange, read_outputs, region_range
+from sits_preprocess.oip.outputs import RegionRange, Wanted, read_outputs, region_range
 from sits_preprocess.oip.parameters import oip_values
 from sits_preprocess.oip.signature import InputSpec, Signature
 from sits_preprocess.oip.tensors import (
@@ -25,7 +23,7 @@ from sits_preprocess.oip.tensors import (
     check_size,
     in_model_order,
 )
-from sits_preprocess.request import TensorData
+from sits_preprocess.request import NO_PARAMETERS, Parameters, TensorData
 from sits_preprocess.shared_memory import Regions
 from sits_protos.oip.grpc_service_pb2 import ModelInferRequest
 
@@ -41,23 +39,63 @@ def parse(message: bytes) -> ModelInferRequest:
         ) from None
 
 
-def draft_of(request: ModelInferRequest) -> Draft:
-    """Raises `InvalidArgument` when the request declares more than the limits allow."""
-    check_name("request id", request.id, MAX_ID_CHARS)
+class OipDraft:
+    """A parsed request. Made by `read`, which has checked its size."""
+
+    __slots__ = ("_request", "id", "model", "version")
+
+    def __init__(self, request: ModelInferRequest) -> None:
+        self._request = request
+        self.id, self.model = request.id, request.model_name
+        self.version = request.model_version
+
+    def parameters(self) -> Parameters:
+        given = self._request.parameters
+        return oip_values(given) if given else NO_PARAMETERS
+
+    def inputs(self, signature: Signature, regions: Regions) -> tuple[TensorData, ...]:
+        request = self._request
+        plain = _plain_inputs(request, signature)
+        return _any_inputs(request, signature, regions) if plain is None else plain
+
+    def outputs(self, signature: Signature, regions: Regions) -> Sequence[Wanted]:
+        requested = self._request.outputs
+        return read_outputs(requested, signature, regions) if requested else ()
+
+
+def read(message: bytes) -> OipDraft:
+    """Raises `InvalidArgument` when it is no request, or declares more than the limits allow."""
+    request = parse(message)
+    if request.id:
+        check_name("request id", request.id, MAX_ID_CHARS)
     check_count("inputs", len(request.inputs), MAX_TENSORS)
     check_count("raw_input_contents", len(request.raw_input_contents), MAX_TENSORS)
     check_count("outputs", len(request.outputs), MAX_TENSORS)
-    return Draft(
-        request.id,
-        request.model_name,
-        request.model_version,
-        oip_values(request.parameters) if request.parameters else {},
-        partial(_read_inputs, request),
-        partial(read_outputs, request.outputs),
-    )
+    return OipDraft(request)
 
 
-def _read_inputs(
+def _plain_inputs(
+    request: ModelInferRequest, signature: Signature
+) -> tuple[TensorData, ...] | None:
+    """The common case in one pass: all inputs in the model's order, raw, of a fixed size a row.
+
+    None for everything else, right or wrong: `_any_inputs` tells which.
+    """
+    inputs, raw, specs = request.inputs, request.raw_input_contents, signature.plain
+    if not specs or len(inputs) != len(specs) or len(raw) != len(specs):
+        return None
+    tensors: list[TensorData] = []
+    for tensor, data, spec in zip(inputs, raw, specs, strict=True):
+        shape = tuple(tensor.shape)
+        if tensor.name != spec.name or tensor.datatype != spec.datatype:
+            return None
+        if len(data) != spec.plain_bytes(shape) or tensor.parameters or tensor.HasField("contents"):
+            return None
+        tensors.append(TensorData(spec.name, spec.datatype, shape, data))
+    return tuple(tensors)
+
+
+def _any_inputs(
     request: ModelInferRequest, signature: Signature, regions: Regions
 ) -> tuple[TensorData, ...]:
     raw = request.raw_input_contents

@@ -1,16 +1,18 @@
 """An answer put into the form its client asked for, before it becomes a message."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from sits_core.errors import Internal, ResourceExhausted, SitsError
 from sits_preprocess.oip.classification import classify
 from sits_preprocess.oip.outputs import RegionRange, Wanted
 from sits_preprocess.oip.signature import Signature
-from sits_preprocess.request import Answer, ParameterValue, TensorData
+from sits_preprocess.request import NO_PARAMETERS, Answer, Parameters, Request, TensorData
 
 OVERHEAD_BYTES = 4096
 """Room for everything in a response that is not tensor data, for each output."""
+NO_PLACES: Final[Mapping[str, RegionRange]] = MappingProxyType({})
 
 
 class Result(NamedTuple):
@@ -23,37 +25,25 @@ class Result(NamedTuple):
     model: str = ""
     version: str = ""
     outputs: Sequence[TensorData] = ()
-    places: Mapping[str, RegionRange] = {}
-    parameters: Mapping[str, ParameterValue] = {}
+    places: Mapping[str, RegionRange] = NO_PLACES
+    parameters: Parameters = NO_PARAMETERS
     error: SitsError | None = None
 
 
-def result_of(
-    request_id: str,
-    signature: Signature,
-    answer: Answer,
-    wanted: Sequence[Wanted],
-    max_bytes: int,
-) -> Result:
+def result_of(request: Request, answer: Answer, max_bytes: int) -> Result:
     """Raises what must be answered instead, such as a response larger than `max_bytes`."""
-    outputs: Sequence[TensorData] = answer.outputs
-    places: Mapping[str, RegionRange] = {}
-    if wanted:
-        outputs, places = _arrange(signature, answer.outputs, wanted)
-    size = sum(len(output.data) + OVERHEAD_BYTES for output in outputs)
+    signature, outputs, places = request.signature, answer.outputs, NO_PLACES
+    if answer.error is not None or signature is None:
+        return Result(request.id, error=answer.error or Internal("internal error"))
+    if request.wanted:
+        outputs, places = _arrange(signature, outputs, request.wanted)
+    size = sum([len(output.data) for output in outputs], OVERHEAD_BYTES * len(outputs))
     if size > max_bytes:
         raise ResourceExhausted(
             f"response of model '{signature.model.name}' takes {size} bytes, larger than the "
             f"limit of {max_bytes}"
         )
-    return Result(
-        request_id,
-        signature.model.name,
-        signature.model.version,
-        outputs,
-        places,
-        answer.parameters,
-    )
+    return Result(request.id, request.model, request.version, outputs, places, answer.parameters)
 
 
 def _arrange(

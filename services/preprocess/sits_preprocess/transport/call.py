@@ -3,7 +3,7 @@
 Handlers are callbacks: they return at once and answer later, from any thread.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -103,13 +103,20 @@ class StreamHandler(Protocol):
 
 
 UnaryHandler = Callable[[bytes, Call], None]
+Arrivals = Sequence[tuple[bytes, Call]]
+"""Calls, each with its message, that a transport took in at once: one or many."""
+ArrivalsHandler = Callable[[Arrivals], None]
 StreamFactory = Callable[[StreamCall], StreamHandler]
 
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """Handlers by full method path, such as `/inference.GRPCInferenceService/ModelInfer`."""
+    """Handlers by full method path, such as `/inference.GRPCInferenceService/ModelInfer`.
 
+    Unary calls of a method in `batched` are handed over together as they came in.
+    """
+
+    batched: Mapping[str, ArrivalsHandler] = field(default_factory=dict)
     unary: Mapping[str, UnaryHandler] = field(default_factory=dict)
     streams: Mapping[str, StreamFactory] = field(default_factory=dict)
 
@@ -150,6 +157,16 @@ def run_unary(handler: UnaryHandler, message: bytes, call: Call) -> None:
     except Exception as error:
         log.exception("call.failed", error=type(error).__name__)
         call.fail(Internal("internal error"))
+
+
+def run_batched(handler: ArrivalsHandler, arrivals: Arrivals) -> None:
+    """Call the handler, which answers each call; should it raise, those still open fail."""
+    try:
+        handler(arrivals)
+    except Exception as error:
+        log.exception("calls.failed", error=type(error).__name__)
+        for _message, call in arrivals:
+            call.fail(Internal("internal error"))
 
 
 def run_stream_step(stream: StreamCall, step: Callable[[], None]) -> None:

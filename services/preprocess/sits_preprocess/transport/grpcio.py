@@ -17,7 +17,16 @@ from sits_core.errors import SitsError
 from sits_core.rpc import Options, listen, server_options
 from sits_core.settings import SettingsError
 from sits_core.tls import ServerTls
-from sits_preprocess.transport.call import Limits, Routes, StreamFactory, UnaryHandler, run_unary
+from sits_preprocess.transport.call import (
+    ArrivalsHandler,
+    Call,
+    Limits,
+    Routes,
+    StreamFactory,
+    UnaryHandler,
+    run_batched,
+    run_unary,
+)
 from sits_preprocess.transport.grpcio_calls import Context, Stream, UnaryCall, settle, soon
 
 
@@ -75,9 +84,12 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in 
 
     def __init__(self, routes: Routes, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
         self._limits, self._loop = limits, loop
+        unary = {path: partial(run_unary, handler) for path, handler in routes.unary.items()} | {
+            path: partial(_run_alone, handler) for path, handler in routes.batched.items()
+        }
         self._methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            path: grpc.unary_unary_rpc_method_handler(partial(self._unary, handler))
-            for path, handler in routes.unary.items()
+            path: grpc.unary_unary_rpc_method_handler(partial(self._unary, run))
+            for path, run in unary.items()
         } | {
             path: grpc.stream_stream_rpc_method_handler(partial(self._stream, factory))
             for path, factory in routes.streams.items()
@@ -88,9 +100,9 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in 
     ) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
         return self._methods.get(handler_call_details.method)
 
-    async def _unary(self, handler: UnaryHandler, message: bytes, context: Context) -> bytes:
+    async def _unary(self, run: UnaryHandler, message: bytes, context: Context) -> bytes:
         call = UnaryCall(context, self._loop)
-        run_unary(handler, message, call)
+        run(message, call)
         try:
             outcome = await call.outcome
         except asyncio.CancelledError:
@@ -112,3 +124,8 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in 
         finally:
             reader.cancel()
             handler.on_end()
+
+
+def _run_alone(handler: ArrivalsHandler, message: bytes, call: Call) -> None:
+    """grpc.aio brings calls one by one."""
+    run_batched(handler, [(message, call)])

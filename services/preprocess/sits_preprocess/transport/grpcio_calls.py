@@ -54,13 +54,15 @@ class UnaryCall(_CallFacts):
         super().__init__(context)
         self._loop = loop
         self._on_cancel: Callable[[], None] | None = None
-        self._cancelled = False
+        self._cancelled = self._answered = False
         self.outcome: asyncio.Future[bytes | SitsError] = loop.create_future()
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
         self._on_cancel = callback
         if self._cancelled:
             callback()
+        if self._answered:
+            self._on_cancel = None
 
     def cancelled(self) -> None:
         self._cancelled = True
@@ -74,6 +76,7 @@ class UnaryCall(_CallFacts):
         self._settle(error)
 
     def _settle(self, outcome: bytes | SitsError) -> None:
+        self._answered, self._on_cancel = True, None
         soon(self._loop, settle, self.outcome, outcome)
 
 

@@ -11,23 +11,30 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
-from pygrpc_native import EVENT_CANCEL, NativeGrpcFront
+from pygrpc_native import NativeGrpcFront
 
 from sits_core.clock import Deadline
 from sits_core.errors import ResourceExhausted, SitsError, Unavailable
 from sits_core.settings import SettingsError
 from sits_preprocess.transport.call import (
     FOR_EVER_S,
+    ArrivalsHandler,
+    Call,
     Limits,
     Metadata,
     Routes,
     UnaryHandler,
+    run_batched,
     run_unary,
     text_metadata,
 )
 from sits_preprocess.transport.grpcio import GrpcioTransport
+
+if TYPE_CHECKING:  # these two exist in the stubs only
+    from pygrpc_native._native import CallDetails, DetailedEvent
 
 log = structlog.get_logger()
 
@@ -36,16 +43,14 @@ EVENTS = 64
 METADATA_BYTES = 16 << 10
 STOP_POLL_S = 0.01
 
-Details = tuple[tuple[tuple[str, str | bytes], ...], str, float | None]
-Event = tuple[int, int, int, bytes | None, object, Details | None]
-
 
 class NativeTransport:
     """Serves `routes` on `bind` (host:port)."""
 
     def __init__(self, bind: str, routes: Routes, limits: Limits) -> None:
         self._bind, self._routes, self._limits = bind, routes, limits
-        self._handlers: Sequence[UnaryHandler] = tuple(routes.unary.values())
+        self._batched: Sequence[ArrivalsHandler] = tuple(routes.batched.values())
+        self._unary: Sequence[UnaryHandler] = tuple(routes.unary.values())
         self._calls: dict[int, _NativeCall] = {}
         self._stopping = False
         self._front: NativeGrpcFront | None = None
@@ -78,7 +83,7 @@ class NativeTransport:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def _listen(self) -> NativeGrpcFront:
-        paths = [(path, False) for path in self._routes.unary]
+        paths = [(path, False) for path in (*self._routes.batched, *self._routes.unary)]
         try:
             return NativeGrpcFront(
                 self._bind, paths, call_details=True, max_metadata_size=METADATA_BYTES
@@ -92,26 +97,40 @@ class NativeTransport:
         while self._take(front, front.recv_batch_details(EVENTS)):
             pass
 
-    def _take(self, front: NativeGrpcFront, events: Sequence[Event] | None) -> bool:
-        """False when the front is closed. Keeps nothing: the next call may be long in coming."""
-        for kind, call_id, method, payload, _key, details in events or ():
-            if kind == EVENT_CANCEL:
-                if (call := self._calls.get(call_id)) is not None:
-                    call.cancelled()
-            elif payload is not None and details is not None:
-                call = _NativeCall(front, self._calls, call_id, details)
-                self._handle(self._handlers[method], payload, call)
+    def _take(self, front: NativeGrpcFront, events: "Sequence[DetailedEvent] | None") -> bool:
+        """Calls of a batched method go to its handler together, after all have been looked at.
+
+        False when the front is closed. Keeps nothing: the next call may be long in coming.
+        """
+        calls, limit = self._calls, self._limits.message_bytes
+        together: dict[int, list[tuple[bytes, Call]]] = {}
+        for _kind, call_id, method, message, _key, details in events or ():
+            if message is None or details is None:
+                self._cancel(call_id)
+                continue
+            call = calls[call_id] = _NativeCall(front, calls, call_id, details)
+            if len(message) > limit or self._stopping:
+                call.fail(self._refusal(message))
+            elif method < len(self._batched):
+                together.setdefault(method, []).append((message, call))
+            else:
+                run_unary(self._unary[method - len(self._batched)], message, call)
+        for method, arrivals in together.items():
+            run_batched(self._batched[method], arrivals)
         return events is not None
 
-    def _handle(self, handler: UnaryHandler, message: bytes, call: "_NativeCall") -> None:
-        limit = self._limits.message_bytes
+    def _cancel(self, call_id: int) -> None:
+        call = self._calls.get(call_id)
+        if call is not None:
+            call.cancelled()
+
+    def _refusal(self, message: bytes) -> SitsError:
         if self._stopping:
-            call.fail(Unavailable("server is shutting down"))
-        elif len(message) > limit:
-            text = f"SERVER: Received message larger than max ({len(message)} vs. {limit})"
-            call.fail(ResourceExhausted(text))
-        else:
-            run_unary(handler, message, call)
+            return Unavailable("server is shutting down")
+        limit = self._limits.message_bytes
+        return ResourceExhausted(
+            f"SERVER: Received message larger than max ({len(message)} vs. {limit})"
+        )
 
     def __repr__(self) -> str:
         return f"<NativeTransport {self._bind} port={self.port} open={len(self._calls)}>"
@@ -121,7 +140,7 @@ class _NativeCall:
     """The front keeps the first answer to a call id and ignores others."""
 
     __slots__ = (
-        "_calls", "_cancelled", "_front", "_id", "_on_cancel", "deadline", "metadata", "peer",
+        "_calls", "_cancelled", "_details", "_front", "_id", "_on_cancel", "deadline",
     )  # fmt: skip
 
     def __init__(
@@ -129,30 +148,42 @@ class _NativeCall:
         front: NativeGrpcFront,
         calls: "dict[int, _NativeCall]",
         call_id: int,
-        details: Details,
+        details: "CallDetails",
     ) -> None:
-        metadata, self.peer, left_s = details
-        self.metadata: Metadata = text_metadata(metadata)
+        left_s = details[2]
         self.deadline = None if left_s is None or left_s > FOR_EVER_S else Deadline.after(left_s)
-        self._front, self._calls, self._id = front, calls, call_id
+        self._front, self._calls, self._id, self._details = front, calls, call_id, details
         self._on_cancel: Callable[[], None] | None = None
         self._cancelled = False
-        calls[call_id] = self
+
+    @property
+    def metadata(self) -> Metadata:
+        return text_metadata(self._details[0])
+
+    @property
+    def peer(self) -> str:
+        return self._details[1]
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
         self._on_cancel = callback
         if self._cancelled:
             callback()
+        if self._id not in self._calls:
+            self._on_cancel = None
 
     def cancelled(self) -> None:
         self._cancelled = True
-        if self._on_cancel is not None:
-            self._on_cancel()
+        if (callback := self._on_cancel) is not None:
+            callback()
 
     def respond(self, message: bytes) -> None:
         self._front.respond(self._id, message)
-        self._calls.pop(self._id, None)
+        self._ended()
 
     def fail(self, error: SitsError) -> None:
         self._front.fail(self._id, error.status.value[0], error.message)
+        self._ended()
+
+    def _ended(self) -> None:
         self._calls.pop(self._id, None)
+        self._on_cancel = None

@@ -1,0 +1,54 @@
+"""`ModelInfer`: calls that came in together are read, checked and queued together."""
+
+from concurrent.futures import Executor
+from functools import partial
+
+from sits_core.clock import now_ns
+from sits_core.errors import SitsError
+from sits_preprocess.inference import Ask, Inference
+from sits_preprocess.oip.reading import read
+from sits_preprocess.oip.result import Result
+from sits_preprocess.oip.writing import response_of
+from sits_preprocess.transport.call import Arrivals, Call, run_batched
+
+SLOW_BYTES = 256 << 10
+"""Messages from this size on are read by other threads: no small one waits behind them."""
+
+
+class InferUnary:
+    """Small requests are read on the transport's own thread, large ones by `readers`."""
+
+    def __init__(self, inference: Inference, readers: Executor) -> None:
+        self._inference, self._readers = inference, readers
+
+    def take(self, arrivals: Arrivals) -> None:
+        small = [arrival for arrival in arrivals if len(arrival[0]) < SLOW_BYTES]
+        if len(small) < len(arrivals):
+            for arrival in arrivals:
+                if len(arrival[0]) >= SLOW_BYTES:
+                    self._readers.submit(run_batched, self._start, [arrival])
+        if small:
+            self._start(small)
+
+    def _start(self, arrivals: Arrivals) -> None:
+        """The calls' keys first: without a good one nothing of the message is looked at."""
+        asks: list[Ask] = []
+        calls: list[Call] = []
+        for message, call in arrivals:
+            try:
+                origin = self._inference.admission.origin(call)
+            except SitsError as error:
+                call.fail(error)
+                continue
+            asks.append(Ask(partial(read, message), origin, len(message), partial(_respond, call)))
+            calls.append(call)
+        requests = self._inference.start(asks, now_ns())
+        for call, request in zip(calls, requests, strict=True):
+            call.on_cancel(partial(self._inference.cancel, request))
+
+
+def _respond(call: Call, result: Result) -> None:
+    if result.error is not None:
+        call.fail(result.error)
+    else:
+        call.respond(response_of(result).SerializeToString())

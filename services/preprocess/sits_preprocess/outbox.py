@@ -1,0 +1,138 @@
+"""Batches on their way: which dispatcher has them, and which wait for one to come back."""
+
+import threading
+from collections.abc import Sequence
+from functools import partial
+from itertools import count
+
+from sits_channel.link import Link
+from sits_preprocess import batch_message
+from sits_preprocess.batcher import ModelBatcher
+from sits_preprocess.dispatch_link import DispatchLink, Sent, capacity
+from sits_preprocess.payloads import Payloads
+from sits_preprocess.request import ModelKey, Request, TensorData
+from sits_protos.v1.common_pb2 import PayloadRef
+from sits_protos.v1.link_pb2 import CloseReason
+from sits_scheduling.batching import Capacity, ClosedBatch
+
+MAX_MOVES = 2
+
+Outgoing = tuple[DispatchLink, Sent]
+
+
+class Outbox:
+    """Callers hold `lock`, the engine's, unless a method says otherwise.
+
+    A decision gives `Outgoing`: a batch with a reserved place on a link. `send` then builds
+    and writes the messages without the lock.
+    """
+
+    def __init__(self, lock: threading.Lock, payloads: Payloads) -> None:
+        self._lock, self._payloads = lock, payloads
+        self.links: dict[Link, DispatchLink] = {}
+        self._stranded: list[Sent] = []
+        self._ids = count(1)
+
+    def __repr__(self) -> str:
+        batches = sum(len(link.in_flight) for link in self.links.values())
+        return f"<Outbox {batches} under way, {len(self._stranded)} stranded>"
+
+    # decisions
+
+    def capacity(self, model: ModelKey, batcher: ModelBatcher) -> Capacity:
+        return capacity(self.links.values(), model, batcher.run_ns, batcher.last_result_ns)
+
+    def serves(self, model: ModelKey) -> bool:
+        return any(link.serves(model) for link in self.links.values())
+
+    def add(self, model: ModelKey, batch: ClosedBatch[Request], now: int) -> Outgoing:
+        """A batch for the link with the most room; there is one that has some."""
+        reason = CloseReason.ValueType(batch.reason.value)
+        sent = Sent(next(self._ids), model, batch.items, reason, now)
+        link = max(self.links.values(), key=lambda candidate: candidate.share(model).room)
+        return _reserved(link, sent)
+
+    def resend(self) -> list[Outgoing]:
+        """What is stranded and can go now."""
+        if not self._stranded:
+            return []
+        outgoing: list[Outgoing] = []
+        waiting, self._stranded = self._stranded, []
+        for sent in waiting:
+            sent.requests = [request for request in sent.requests if not request.answered]
+            link = next((x for x in self.links.values() if x.serves(sent.model)), None)
+            if link is not None and sent.requests:
+                outgoing.append(_reserved(link, sent))
+            elif sent.requests:
+                self._stranded.append(sent)
+        return outgoing
+
+    def answered(self, link: DispatchLink, sent: Sent, requests: int) -> None:
+        """Results for so many requests of `sent` are here."""
+        link.answered(sent, requests)
+        if sent.open <= 0:
+            self._free(sent)
+
+    def lose(self, lost: DispatchLink) -> list[Request]:
+        """Put aside what `lost` owes; returns the requests that have moved too often."""
+        given_up: list[Request] = []
+        for sent in lost.in_flight.values():
+            self._free(sent)
+            sent.moves += 1
+            if sent.moves > MAX_MOVES:
+                given_up += sent.requests
+            else:
+                self._stranded.append(sent)
+        return given_up
+
+    def drop_stranded(self, model: ModelKey) -> list[Request]:
+        dropped = [sent for sent in self._stranded if sent.model == model]
+        self._stranded = [sent for sent in self._stranded if sent.model != model]
+        return [request for sent in dropped for request in sent.requests]
+
+    def holder(self, request: Request) -> DispatchLink | None:
+        """The link whose dispatcher works on `request`."""
+        links = self.links.values()
+        return next((link for link in links if request.batch_id in link.in_flight), None)
+
+    # without the lock
+
+    def send(self, outgoing: Sequence[Outgoing]) -> None:
+        """Build and write. What a link does not take is stranded."""
+        for link, sent in outgoing:
+            put = partial(self._put, link, sent)
+            message, slots = batch_message.build(sent, sent.requests, put)
+            if slots and not self._own(link, sent, slots):
+                continue
+            if not link.link.write(message).accepted:
+                with self._lock:
+                    if link.take_back(sent):
+                        self._free(sent)
+                        self._stranded.append(sent)
+
+    def _put(
+        self, link: DispatchLink, sent: Sent, column: Sequence[TensorData]
+    ) -> PayloadRef | None:
+        return self._payloads.put(column, link.address) if link.shares_memory(sent.model) else None
+
+    def _own(self, link: DispatchLink, sent: Sent, slots: list[PayloadRef]) -> bool:
+        """Note the slots of a batch. False when its link was lost meanwhile: they are free."""
+        with self._lock:
+            if link.in_flight.get(sent.batch_id) is sent:
+                sent.slots = slots
+                return True
+        self._payloads.free(slots)
+        return False
+
+    def _free(self, sent: Sent) -> None:
+        if sent.slots:
+            self._payloads.free(sent.slots)
+            sent.slots = []
+
+
+def _reserved(link: DispatchLink, sent: Sent) -> Outgoing:
+    """Requests note where they are, so that a cancel finds them."""
+    for position, request in enumerate(sent.requests):
+        request.batch_id, request.position = sent.batch_id, position
+    link.reserve(sent)
+    return link, sent
