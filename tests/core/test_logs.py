@@ -3,6 +3,7 @@
 import json
 import logging
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -22,6 +23,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> Iterator[Lines]:
     logs.configure("test", Settings(log_format="json"))
     yield lambda: [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     structlog.reset_defaults()
+    logging.captureWarnings(False)
     root.handlers[:] = handlers
     root.setLevel(level)
 
@@ -95,6 +97,15 @@ def test_libraries_log_in_the_same_form_from_warning_on(lines: Lines) -> None:
     (line,) = lines()
     assert (line["level"], line["logger"]) == ("warning", "grpc._server")
     assert line["message"] == "cannot reach redis://***@host"
+
+
+def test_warnings_of_python_are_lines_too(lines: Lines) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.warn("SOCKS needs PySocks", stacklevel=1)
+    (line,) = lines()
+    assert (line["level"], line["logger"]) == ("warning", "py.warnings")
+    assert "SOCKS needs PySocks" in str(line["message"])
 
 
 def test_a_library_that_repeats_itself_is_heard_once(lines: Lines) -> None:

@@ -52,6 +52,7 @@ def configure(service: str, settings: Settings) -> None:
         logger_factory=lambda *_: structlog.WriteLogger(sys.stderr),
     )
     logging.basicConfig(level=logging.WARNING, handlers=[_LibraryHandler()], force=True)
+    logging.captureWarnings(True)  # else Python prints them past the log
 
 
 def hide_secret_fields(_logger: object, _method: str, fields: EventDict) -> EventDict:
