@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 from prometheus_client import CollectorRegistry
 
+from sits_channel import wire
 from sits_channel.bounded import Pressure
 from sits_channel.pool_reader import PoolReader
 from sits_channel.shared_memory import SharedMemory
@@ -329,6 +330,15 @@ def test_an_answer_that_does_not_fit_its_batch_is_an_internal_error(world: World
     world.submit("a")
     header = ResultHeader(batch_id=link.batches[0].batch.batch_id, requests=1)
     world.tell(link, LinkMessage(result=header, results=[]))
+    assert "does not fit" in str(world.error("a"))
+
+
+def test_an_answer_that_cannot_be_read_is_an_internal_error(world: World) -> None:
+    link = world.link()
+    world.submit("a")
+    header = ResultHeader(batch_id=link.batches[0].batch.batch_id, requests=1)
+    head = header.SerializeToString()
+    world.engine.received(link, wire.join(wire.RESULT, head, b"\x6a\x7f"))
     assert "does not fit" in str(world.error("a"))
 
 

@@ -189,7 +189,7 @@ class Engine:
             outgoing = self._queues.pump((sent.model,), now)
         # The next batch leaves before this one is unpacked: the executor waits, we need not.
         self._outbox.send(outgoing)
-        answers = self._unpack(link, sent, part, header, wire.parse(body))
+        answers = self._unpack(link, sent, part, header, body)
         pairs = zip(part, answers, waited_for, strict=True)
         self._sink([(request, answer) for request, answer, waited in pairs if waited])
 
@@ -199,9 +199,13 @@ class Engine:
         sent: Sent,
         part: Sequence[Request],
         header: ResultHeader,
-        message: LinkMessage,
+        body: bytes,
     ) -> list[Answer]:
         """The answers to a part of a batch; the executor gets its slots back."""
+        try:
+            message = wire.parse(body)
+        except wire.MalformedMessage:
+            message = LinkMessage()  # fits no batch
         run = batch_message.run_of(header, sent.closed_ns, now_ns())
         answers = batch_message.answers(header, message, part, run, self._payloads.fetch)
         slots = [t.reference for t in message.outputs if t.HasField("reference")]
