@@ -378,7 +378,7 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
   if (name_length == 11 && !memcmp(name, "grpc-status", 11)) s->grpc_status = atoi((char *)value);
   else if (name_length == 7 && !memcmp(name, ":status", 7)) s->http_status = atoi((char *)value);
   else if (name_length == 12 && !memcmp(name, "grpc-message", 12)) note_error(value, length);
-  else if (name_length == 22 && !memcmp(name, "grpc-retry-pushback-ms", 22)) pushbacks++;
+  else if (name_length == 22 && !memcmp(name, "grpc-retry-pushback-ms", 22)) pushbacks += counts(s->due_ns);
   return 0;
 }
 

@@ -3,10 +3,11 @@
 import urllib.request
 from collections.abc import Callable
 
+import grpc
 import numpy as np
 import tritonclient.grpc as triton
 
-from sits_bench.loadgen import BenchError
+from sits_bench.loadgen import INFER, BenchError
 from sits_bench.messages import Array, Inference
 from sits_bench.onnx_models import Network
 from sits_bench.system import Running
@@ -25,6 +26,12 @@ def echoes(running: Running, inference: Inference) -> None:
     (array,) = inference.inputs.values()
     for _ in range(CALLS):
         _require(bool(np.array_equal(_ask(running, inference), array)), running)
+
+
+def calls(running: Running, inference: Inference) -> None:
+    """It is answered without an error, wherever the answer goes."""
+    with grpc.insecure_channel(running.target) as channel:
+        channel.unary_unary(INFER, None, None)(inference.grpc(), timeout=TIMEOUT_S)
 
 
 def serves(running: Running, network: Network) -> None:

@@ -1,9 +1,10 @@
 """Builds the load generator, runs it, reads its results."""
 
 import json
+import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -118,21 +119,34 @@ def run(
     *,
     path: str = INFER,
     http1: bool = False,
+    cpus: Set[int] = frozenset(),
 ) -> Measured:
-    """Load `target` (a host:port of 127.0.0.0/8). Raises `BenchError` when it cannot."""
+    """Load `target` (a host:port of 127.0.0.0/8), from `cpus` if any are named.
+
+    Raises `BenchError` when it cannot.
+    """
     command = [str(build()), *_arguments(load, target, pids, path)]
     if http1:
         command.append("--http1")
-    limit_s = load.seconds + load.drain_s + EXTRA_S
-    try:
-        done = subprocess.run(  # noqa: S603 - ours
-            command, capture_output=True, text=True, check=False, timeout=limit_s
-        )
-    except subprocess.TimeoutExpired:
-        raise BenchError(f"the load generator hung for {limit_s:g} s") from None
-    if done.returncode != 0:
-        raise BenchError(done.stderr.strip() or f"the load generator ended with {done.returncode}")
-    return _measured(json.loads(done.stdout))
+    return _measured(json.loads(_output(command, load.seconds + load.drain_s + EXTRA_S, cpus)))
+
+
+def _output(command: Sequence[str], limit_s: float, cpus: Set[int]) -> str:
+    process = subprocess.Popen(  # noqa: S603 - ours
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        if cpus:
+            os.sched_setaffinity(process.pid, cpus)
+        try:
+            output, errors = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            raise BenchError(f"the load generator hung for {limit_s:g} s") from None
+        finally:
+            process.kill()
+    if process.returncode != 0:
+        raise BenchError(errors.strip() or f"the load generator ended with {process.returncode}")
+    return output
 
 
 def _arguments(load: Load, target: str, pids: Sequence[int], path: str) -> list[str]:

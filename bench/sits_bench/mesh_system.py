@@ -16,10 +16,9 @@ from sits_bench.loadgen import BenchError
 from sits_bench.paths import WORK
 from sits_bench.processes import family
 from sits_bench.repositories import Model
-from sits_bench.system import Running
+from sits_bench.system import Running, until
 from sits_cli import ports
 from sits_cli.mesh import Mesh, MeshFailed, Plan
-from sits_core.testing import wait_until
 
 READY_S: Final = 60.0
 SERVICES: Final = ("topology", "executor-0", "dispatcher", "preprocess")
@@ -74,7 +73,7 @@ class MeshSystem:
                 return False
 
         with triton.InferenceServerClient(mesh.addresses.front) as client:
-            wait_until(ready, READY_S, f"models of {self.name}")
+            until(ready, READY_S, f"models of {self.name}")
 
     def _pin(self, mesh: Mesh) -> None:
         for service, cpus in self.pinned.items():
@@ -94,13 +93,14 @@ def metrics(mesh: Mesh) -> tuple[str, ...]:
     return (book.front_metrics, book.admin, *(address for _, address in book.executors))
 
 
-def counters(running: Running, pattern: str) -> float:
-    """The sum of all samples whose name matches, over all services."""
+def counters(addresses: Sequence[str], pattern: str) -> float | None:
+    """The sum of all samples whose name and labels match, over the services at `addresses`;
+    None when there is no such sample."""
     matches = re.compile(pattern)
-    total = 0.0
-    for address in running.metrics:
+    values: list[float] = []
+    for address in addresses:
         url = f"http://{address}/metrics"
         with urllib.request.urlopen(url, timeout=10) as response:
             lines = response.read().decode().splitlines()
-        total += sum(float(line.rpartition(" ")[2]) for line in lines if matches.match(line))
-    return total
+        values += [float(line.rpartition(" ")[2]) for line in lines if matches.match(line)]
+    return sum(values) if values else None

@@ -1,0 +1,1 @@
+"""What `sits bench mesh` measures: groups of figures; docs/benchmarks.md explains them."""
