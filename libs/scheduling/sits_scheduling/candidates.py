@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,46 +11,15 @@ from sits_scheduling.affinity import AffinityMap, Place
 from sits_scheduling.columns import Flags as Flags
 from sits_scheduling.columns import Floats as Floats
 from sits_scheduling.columns import Ints as Ints
-from sits_scheduling.columns import ModelColumns, grown
+from sits_scheduling.columns import ModelColumns
+from sits_scheduling.loads import UNKNOWN_COST_NS as UNKNOWN_COST_NS
+from sits_scheduling.loads import Loads
 from sits_scheduling.nearness import Executor as Executor
 from sits_scheduling.nearness import Nearness
-from sits_scheduling.nearness import Ways as Ways
-
-UNKNOWN_COST_NS: Final = 1e6
-"""What a batch counts while nothing is known of its run time."""
-
+from sits_scheduling.view import Candidates as Candidates
 
 _SPEED_STEPS: Final = 20.0
 """Speeds count in steps of a twentieth, so that noise in them does not decide among equals."""
-
-
-@dataclass(slots=True, eq=False)  # frozen costs 2 µs more a decision
-class Candidates:
-    """One decision's view, not to be changed. All arrays have the same length and order.
-
-    `positions`: in the table. `batches` and `rows`: reserved for all models;
-    `model_batches`: for this model. `slots`: batches of this model it takes at once;
-    `parallel`: how many run at once. `wait_ns`: predicted until a new batch would start.
-    `speed`: run time over the fleet's, `service_ns`: the fleet's for this batch, 0 = not
-    known. `ways`: from the payload's place.
-    `allowed`: connected, serves the model, not excluded.
-    """
-
-    positions: Ints
-    batches: Floats
-    rows: Floats
-    model_batches: Floats
-    slots: Floats
-    parallel: Floats
-    wait_ns: Floats
-    speed: Floats
-    ways: Ways
-    allowed: Flags
-    service_ns: float = 0.0
-    payload_bytes: int = 0
-
-    def __len__(self) -> int:
-        return len(self.allowed)
 
 
 class Reservation:
@@ -83,10 +51,7 @@ class ExecutorTable:
         self._free: list[int] = []
         self._ids = np.zeros(0, dtype=np.object_)
         self._positions = np.arange(0)
-        self._batches = np.zeros(0)
-        self._rows = np.zeros(0)
-        self._backlog_ns = np.zeros(0)
-        self._since_ns = np.zeros(0)
+        self._loads = Loads()
         self._models: dict[str, ModelColumns] = {}
         self._nearness = Nearness(self._executors)
 
@@ -114,7 +79,7 @@ class ExecutorTable:
         position = self._index.pop(executor_id)
         self._executors[position] = None
         self._free.append(position)
-        self._batches[position] = self._rows[position] = self._backlog_ns[position] = 0
+        self._loads.clear(position)
         for columns in self._models.values():
             columns.clear(position)
         self._nearness.changed()
@@ -161,8 +126,9 @@ class ExecutorTable:
         allowed = columns.slots > 0
         self._exclude(excluded, allowed, None)
         return Candidates(
-            self._positions, self._batches, self._rows, columns.batches, columns.slots,
-            columns.parallel, self._wait_ns(slice(None), columns, now_ns), columns.speed,
+            self._positions, self._loads.batches, self._loads.rows, columns.batches,
+            columns.slots, columns.parallel,
+            self._loads.wait_ns(slice(None), columns.parallel, now_ns), columns.speed,
             self._nearness.whole(place), allowed, service_ns, payload_bytes,
         )  # fmt: skip
 
@@ -186,12 +152,12 @@ class ExecutorTable:
         serving = columns.serving()
         draws = np.frombuffer(rng.randbytes(4 * size), dtype=np.uint32) % max(1, len(serving))
         at, ways = self._nearness.some(place, serving[draws])
-        allowed = columns.slots[at] > 0
+        allowed, parallel = columns.slots[at] > 0, columns.parallel[at]
         self._exclude(excluded, allowed, at)
         return Candidates(
-            at, self._batches[at], self._rows[at], columns.batches[at], columns.slots[at],
-            columns.parallel[at], self._wait_ns(at, columns, now_ns), columns.speed[at],
-            ways, allowed, service_ns, payload_bytes,
+            at, self._loads.batches[at], self._loads.rows[at], columns.batches[at],
+            columns.slots[at], parallel, self._loads.wait_ns(at, parallel, now_ns),
+            columns.speed[at], ways, allowed, service_ns, payload_bytes,
         )  # fmt: skip
 
     def reserve(
@@ -201,14 +167,14 @@ class ExecutorTable:
         executor = self._executors[position]
         assert executor is not None, "a candidate that is allowed is present"  # noqa: S101
         cost_ns = cost_ns or UNKNOWN_COST_NS
-        if not self._batches[position]:
-            self._since_ns[position] = now_ns
-        self._change(position, model, 1, rows, cost_ns)
+        columns = self._models[model]
+        self._loads.begin(position, rows, cost_ns, now_ns)
+        columns.batches[position] += 1
 
         def release(ended_ns: int) -> None:
             if self._index.get(executor.id) == position:
-                self._since_ns[position] = max(self._since_ns[position], ended_ns)
-                self._change(position, model, -1, -rows, -cost_ns)
+                self._loads.end(position, rows, cost_ns, ended_ns)
+                columns.batches[position] -= 1
 
         return Reservation(executor.id, release)
 
@@ -231,11 +197,11 @@ class ExecutorTable:
 
     def batches_in_flight(self, executor_id: str | None = None) -> int:
         if executor_id is None:
-            return int(self._batches.sum())
-        return int(self._batches[self._index[executor_id]])
+            return int(self._loads.batches.sum())
+        return int(self._loads.batches[self._index[executor_id]])
 
     def rows_in_flight(self, executor_id: str) -> int:
-        return int(self._rows[self._index[executor_id]])
+        return int(self._loads.rows[self._index[executor_id]])
 
     # steps
 
@@ -251,28 +217,6 @@ class ExecutorTable:
             else:
                 allowed &= at != position
 
-    def _wait_ns(self, at: Ints | slice, columns: ModelColumns, now_ns: int) -> Floats:
-        """Reserved time a parallel run, less what the running batches have done so far.
-
-        Weakness: counts one batch's progress for all that run in parallel, and nothing for
-        what other dispatchers sent there.
-        """
-        batches, parallel = self._batches[at], columns.parallel[at]
-        wait: Floats = self._backlog_ns[at] / parallel
-        if now_ns:
-            longest = self._backlog_ns[at] / np.maximum(batches, 1.0)
-            wait = wait - np.clip(now_ns - self._since_ns[at], 0.0, longest)
-        wait[batches < parallel] = 0.0
-        return wait
-
-    def _change(self, position: int, model: str, batches: int, rows: int, cost_ns: float) -> None:
-        self._batches[position] += batches
-        self._rows[position] += rows
-        self._models[model].batches[position] += batches
-        left = self._backlog_ns[position] + cost_ns
-        # An empty executor has no backlog, whatever rounding left.
-        self._backlog_ns[position] = left if self._batches[position] else 0.0
-
     def _free_position(self) -> int:
         if not self._free:
             first, size = len(self._executors), max(8, 2 * len(self._executors))
@@ -280,8 +224,7 @@ class ExecutorTable:
             self._ids = np.concatenate((self._ids, np.full(size - first, "", dtype=np.object_)))
             self._positions = np.arange(size)
             self._free = list(range(size - 1, first - 1, -1))
-            for name in ("_batches", "_rows", "_backlog_ns", "_since_ns"):
-                setattr(self, name, grown(getattr(self, name), size))
+            self._loads.grow(size)
             for columns in self._models.values():
                 columns.grow(size)
         return self._free.pop()
