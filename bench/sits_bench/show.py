@@ -19,7 +19,8 @@ EXIT_MISSED, EXIT_FAILED = 1, 2
 
 def options(description: str | None) -> argparse.ArgumentParser:
     """Those that every benchmark has."""
-    parser = argparse.ArgumentParser(description=description)
+    name = Path(sys.argv[0]).stem.replace("_", "-")
+    parser = argparse.ArgumentParser(prog=f"sits bench {name}", description=description)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--quick", action="store_true", help="shorter runs: which way, not how far")
     parser.add_argument("--keep", action="store_true", help="write a file into bench/results/")

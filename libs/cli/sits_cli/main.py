@@ -6,7 +6,19 @@ from collections.abc import Sequence
 import typer
 
 from sits_cli.client import CliError
-from sits_cli.commands import infer, models, status, switch, topology, trace, up
+from sits_cli.commands import (
+    bench,
+    explain,
+    infer,
+    models,
+    shadow,
+    simulate,
+    status,
+    switch,
+    topology,
+    trace,
+    up,
+)
 from sits_cli.output import console, literal
 from sits_core.settings import SettingsError
 
@@ -27,6 +39,10 @@ app.command("infer")(infer.infer)
 app.command("trace")(trace.trace)
 app.command("topology")(topology.topology)
 app.command("switch")(switch.switch)
+app.command("shadow")(shadow.shadow)
+app.command("explain")(explain.explain)
+app.command("simulate")(simulate.simulate)
+app.command("bench", context_settings=bench.PASS_ON)(bench.bench)
 
 
 def main(args: Sequence[str] | None = None) -> None:
