@@ -30,6 +30,15 @@ def test_a_load_that_has_moved_changes_the_shares_at_the_second_look() -> None:
     assert slices.shares[0] > 0.6
 
 
+def test_shares_end_up_made_for_the_new_load_alone_however_the_move_was_mixed() -> None:
+    slices = TimeSlices(2)
+    for _ in range(10):
+        slices.look([0.475, 0.165])
+    for _ in range(10):
+        slices.look([0.165, 0.475])
+    assert slices.shares == pytest.approx(best_shares(np.array([0.165, 0.475])))
+
+
 def test_shares_add_up_to_the_device_and_leave_nobody_out() -> None:
     for loads in ([0.0, 0.9], [0.3, 0.3, 0.3], [2.0, 1.0], [0.0, 0.0]):
         shares = best_shares(np.array(loads))

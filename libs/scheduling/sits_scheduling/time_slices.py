@@ -26,7 +26,9 @@ class TimeSlices:
     Rule: loads are averaged over a window of 5 periods. When the average has moved by more
     than 0.15 of the device (in sum over all, halved) from what the shares were made for,
     twice in a row, the shares are computed anew: those that minimise
-    0.7 × E[wait] + 0.3 × Var(load), see `best_shares`.
+    0.7 × E[wait] + 0.3 × Var(load), see `best_shares`. They follow the average until the
+    window holds nothing from before the move: what it was mixed with would else stay in
+    the shares, too little to count as a move of its own.
 
     Weakness: looks at the device's time only; a model whose memory does not fit beside the
     others needs placement, not slices.
@@ -35,7 +37,7 @@ class TimeSlices:
     def __init__(self, count: int) -> None:
         self._window: deque[Floats] = deque(maxlen=WINDOW)
         self._made_for = np.full(count, 1.0 / count)
-        self._moved = 0
+        self._moved = self._settling = 0
         self.shares = np.full(count, 1.0 / count)
 
     def __repr__(self) -> str:
@@ -48,8 +50,11 @@ class TimeSlices:
         mean: Floats = np.mean(self._window, axis=0)
         moved = float(np.abs(mean - self._made_for).sum()) / 2 > MOVED
         self._moved = self._moved + 1 if moved else 0
-        if self._moved < TWICE:
+        if self._moved >= TWICE:
+            self._settling = WINDOW
+        if not self._settling:
             return False
+        self._settling -= 1
         self._moved, self._made_for = 0, mean
         self.shares = best_shares(mean)
         return True
