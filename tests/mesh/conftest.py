@@ -34,7 +34,7 @@ def write_models(root: Path) -> None:
     write_model(root, "verbose", "fail_on", value=666, message_bytes=40_000,
                 message=r"100% wrong: žluť 🐎\nTraceback /etc/secret ")  # fmt: skip
     write_model(root, "eight", "sleep", sleep_ms=200)
-    write_model(root, "fifty_ms", "sleep", more=delay(50_000), sleep_ms=20)
+    write_model(root, "window", "sleep", more=delay(300_000), sleep_ms=20)
     write_model(root, "two_s", "sleep", max_batch=400, more=delay(2_000_000), sleep_ms=20)
     write_model(root, "ten_s", "sleep", more=delay(10_000_000), sleep_ms=20)
     write_model(root, "echo", "echo_parameter", "FP32", out_datatype="BYTES",
