@@ -13,7 +13,8 @@ DEFAULT_PRIORITY = 2
 @dataclass(slots=True, eq=False)
 class Entry(Generic[T]):
     """`deadline_ns` 0 = none. `cost` is what fairness charges, in one unit a queue: rows, or
-    the predicted nanoseconds; 0 = the rows. `ticket` belongs to the queue that holds it."""
+    the predicted nanoseconds; 0 = the rows. `ticket` belongs to the queue that holds it,
+    `judged_wait_ns`, the wait predicted on admission, to the `Gate`."""
 
     item: T
     rows: int
@@ -24,6 +25,7 @@ class Entry(Generic[T]):
     tenant: str = ""
     cost: float = 0.0
     ticket: int = 0
+    judged_wait_ns: float = 0.0
 
     def __post_init__(self) -> None:
         self.cost = self.cost or float(self.rows)

@@ -1,6 +1,5 @@
 """How long a batch runs: learnt while serving, for each model, size and instance."""
 
-import math
 from typing import Final
 
 BUCKETS: Final = 16
@@ -11,6 +10,8 @@ QUANTILES: Final = (0.5, 0.9, 0.99)
 _SMOOTHING: Final = 0.05
 """Weight of a new observation once there are 20: follows a change within a few dozen runs."""
 _FORGETTING: Final = 0.995
+_STEP: Final = 0.1
+"""Of a tail's distance, in mean deviations."""
 _SLOWEST, _FASTEST = 20.0, 0.05
 """Bounds of an instance's speed: one absurd stamp must not take it out for ever."""
 
@@ -50,33 +51,39 @@ class LinearFit:
 
 
 class _Tail:
-    """Quantiles of actual over expected time, each moved a step by every observation.
+    """Quantiles of actual over expected time: 1 + how many mean deviations they are away.
 
-    Source: stochastic approximation of a quantile (Robbins and Monro 1951), in logarithms.
-    Weakness: the 0.99 needs some hundred runs to follow a tail that grew.
+    The mean deviation follows within some dozen runs; the distances start as those of a
+    normal distribution and each run moves them a step (stochastic approximation, Robbins
+    and Monro 1951). Weakness: the distance of the 0.99 needs some hundred runs to follow a
+    tail that changed its form.
     """
 
-    __slots__ = ("_count", "_values")
+    __slots__ = ("_count", "_deviation", "_distances")
 
     def __init__(self) -> None:
         self._count = 0
-        self._values = [1.0, 1.15, 1.4]
+        self._deviation = 0.1
+        self._distances = [0.0, 1.6, 2.9]
 
     def add(self, ratio: float) -> None:
         self._count += 1
-        step = max(_SMOOTHING, 1.0 / self._count)
+        away = ratio - 1.0
         for index, quantile in enumerate(QUANTILES):
-            above = ratio > self._values[index]
-            self._values[index] *= math.exp(step * (quantile if above else quantile - 1.0))
+            above = away > self._distances[index] * self._deviation
+            self._distances[index] += _STEP * (quantile if above else quantile - 1.0)
+        self._deviation = _towards(self._deviation, abs(away), self._count)
 
     def at(self, quantile: float) -> float:
         """Between the quantiles that are followed on a line, constant outside of them."""
-        low, mid, high = self._values
+        low, mid, high = self._distances
         if quantile <= QUANTILES[1]:
             part = (quantile - QUANTILES[0]) / (QUANTILES[1] - QUANTILES[0])
-            return low + max(0.0, part) * max(0.0, mid - low)
-        part = (quantile - QUANTILES[1]) / (QUANTILES[2] - QUANTILES[1])
-        return mid + min(1.0, part) * max(0.0, high - mid)
+            distance = low + max(0.0, part) * max(0.0, mid - low)
+        else:
+            part = (quantile - QUANTILES[1]) / (QUANTILES[2] - QUANTILES[1])
+            distance = mid + min(1.0, part) * max(0.0, high - mid)
+        return max(0.0, 1.0 + distance * self._deviation)
 
 
 class _Model:

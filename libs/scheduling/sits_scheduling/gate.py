@@ -1,0 +1,126 @@
+"""What stands before a model's queue: may this request still make it, and may its tenant ask?"""
+
+from collections.abc import Collection, Iterable
+from typing import Final, Protocol
+
+from sits_scheduling.deadlines import Admission, Load
+from sits_scheduling.quotas import Bucket, Reason, Refusal
+from sits_scheduling.service_times import ServiceTimes
+from sits_scheduling.tenants import Tenants, Tier
+
+QUANTILE: Final = 0.99
+RETRY_SHED_MS: Final = 1_000
+"""Shed work is asked to come back after a second: governance looks about that often."""
+
+
+class Request(Protocol):
+    """What is judged; every `Entry` is one."""
+
+    tenant: str
+    cost: float
+    arrived_ns: int
+    deadline_ns: int
+    judged_wait_ns: float
+
+
+class Backlog(Protocol):
+    """What waits, one queue or several together. Costs are rows."""
+
+    def cost_ahead(self, tenant: str, cost: float) -> float: ...
+    def waiting_cost(self, tenant: str) -> float: ...
+
+
+class Room(Protocol):
+    """Instances that run batches of the model at once, and how many are idle."""
+
+    @property
+    def parallel(self) -> int: ...
+    @property
+    def idle(self) -> int: ...
+
+
+class Gate:
+    """Asks in order of cost: is the tier shed, has the tenant quota left, can it be in time?
+
+    It keeps what its questions need: run times, what is on its way to instances, one
+    bucket a tenant. A batch counts as under way until its result is back, so that the way
+    there and back is part of the wait and not added to it. Rows become time by what a row
+    takes in a full batch.
+
+    `shed` holds the tiers that governance refuses. Not thread-safe. Weakness: sees what
+    this front door sent; what others send shows only in the learnt correction.
+    """
+
+    def __init__(
+        self, model: str, tenants: Tenants, times: ServiceTimes, admission: Admission
+    ) -> None:
+        self._model, self._tenants, self._times = model, tenants, times
+        self._admission = admission
+        self._buckets: dict[str, Bucket] = {}
+        self._under_way_ns = 0.0
+        self.shed: Collection[Tier] = ()
+
+    def __repr__(self) -> str:
+        return f"<Gate {self._model} {self._under_way_ns / 1e6:.1f} ms under way>"
+
+    def judge(
+        self, entry: Request, backlog: Backlog, room: Room, full_rows: int, now_ns: int
+    ) -> Refusal | None:
+        """None = the request may queue. `full_rows`: of the model's largest batch."""
+        tenant = self._tenants.of(entry.tenant)
+        if tenant.tier in self.shed:
+            return Refusal(Reason.SHED, 0, RETRY_SHED_MS)
+        load = self._load(entry, backlog, room, full_rows)
+        run_ns = self._times.quantile_ns(self._model, full_rows, QUANTILE)
+        refusal = self._admission.decide(now_ns, entry.deadline_ns, run_ns, load, tenant.tier)
+        if refusal is None:
+            # Last, since an admitted request is what takes tokens.
+            waiting = backlog.waiting_cost(entry.tenant)
+            refusal = self._bucket(entry.tenant).admit(entry.cost, waiting, now_ns)
+        entry.judged_wait_ns = load.wait_ns
+        return refusal
+
+    def sent(self, rows: int) -> float:
+        """A batch left. Returns what `returned` needs back."""
+        expected_ns = self._times.expected_ns(self._model, rows)
+        self._under_way_ns += expected_ns
+        return expected_ns
+
+    def returned(
+        self,
+        entries: Iterable[Request],
+        rows: int,
+        instance: str,
+        expected_ns: float,
+        ran_ns: float,
+        now_ns: int,
+    ) -> None:
+        """Its result came; `ran_ns` 0 = it did not run. What its requests did not run, they
+        waited."""
+        self._under_way_ns = max(0.0, self._under_way_ns - expected_ns)
+        if ran_ns > 0:
+            self._times.observe(self._model, rows, instance, ran_ns)
+            for entry in entries:
+                self._learn(entry, now_ns - ran_ns)
+
+    def gave_up(self, entry: Request, now_ns: int) -> None:
+        """It was dropped while it waited. Without these, only those that were lucky would
+        teach how long one waits."""
+        self._learn(entry, now_ns)
+
+    def _load(self, entry: Request, backlog: Backlog, room: Room, full_rows: int) -> Load:
+        ahead = backlog.cost_ahead(entry.tenant, entry.cost)
+        row_ns = self._times.row_ns(self._model, full_rows)
+        return Load(ahead * row_ns, self._under_way_ns, room.parallel, room.idle)
+
+    def _learn(self, entry: Request, started_ns: float) -> None:
+        tier = self._tenants.of(entry.tenant).tier
+        judged = Load(entry.judged_wait_ns, 0.0, 1, 0)
+        self._admission.learn(tier, judged, started_ns - entry.arrived_ns)
+
+    def _bucket(self, name: str) -> Bucket:
+        tenant = self._tenants.of(name)
+        bucket = self._buckets.get(tenant.name)
+        if bucket is None:
+            bucket = self._buckets[tenant.name] = Bucket(tenant.quota)
+        return bucket
