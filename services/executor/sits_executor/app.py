@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from sits_channel.link import link_handler
 from sits_channel.ring_files import open_rings
+from sits_channel.pool_metrics import PoolCollector
 from sits_channel.shared_memory import open_shared_memory
 from sits_core.identity import new_process_id
 from sits_core.keepers import LeaseKeeper
@@ -78,6 +79,8 @@ def open_executor(settings: ExecutorSettings, registry: CollectorRegistry) -> It
         ) as memory,
         open_tracer("executor", settings, registry, process_id) as tracer,
     ):
+        if memory.pool is not None:
+            registry.register(PoolCollector(memory.pool))
         identity = identify(settings, process_id, memory.probe, memory.nonce)
         payloads = Payloads(memory.reader, memory.pool, settings.executor_pool_threshold_bytes)
         executor = Executor(settings, identity, payloads, tracer, registry)
