@@ -1,0 +1,135 @@
+"""Rules of the chart that need helm itself: what renders, what is refused, what is valid."""
+
+import os
+
+import pytest
+import yaml
+
+OLDEST, NEWEST = "1.20.0", "1.35.0"
+VALUES = ["values.yaml", "ci/gpu.yaml", "ci/external-redis.yaml"]
+TOKENS = ['auth.meshToken="m"', 'auth.adminToken="a"', 'auth.redisPassword="r"']
+
+everywhere = pytest.mark.parametrize("version", [OLDEST, NEWEST])
+each_file = pytest.mark.parametrize("values", VALUES)
+
+
+@each_file
+def test_the_chart_passes_the_strict_lint(chart, values: str) -> None:
+    done = chart.helm("lint", "--strict", str(chart.folder), "-f", str(chart.folder / values))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_kept_rendering_is_up_to_date(chart) -> None:
+    """UPDATE_RENDERED=1 renders it anew."""
+    text = chart.render("values.yaml", NEWEST, *TOKENS).text
+    if os.environ.get("UPDATE_RENDERED"):
+        chart.kept.write_text(text)
+    # As data: versions of helm differ in blank lines.
+    assert list(yaml.safe_load_all(text)) == list(yaml.safe_load_all(chart.kept.read_text()))
+
+
+@everywhere
+@each_file
+def test_objects_are_valid(chart, values: str, version: str) -> None:
+    """Each release of kubernetes-validate knows some versions; 1.20.0 still knows the oldest."""
+    schemas = pytest.importorskip("kubernetes_validate", reason="no kubernetes-validate")
+    for found in chart.render(values, version, *TOKENS).objects:
+        if not found["apiVersion"].startswith("keda.sh/"):
+            try:
+                schemas.validate(found, version, strict=True)
+            except (IndexError, schemas.utils.VersionNotSupportedError):
+                pytest.skip(f"this kubernetes-validate does not know {version}")
+
+
+@pytest.mark.parametrize(
+    ("version", "autoscaling", "policy"),
+    [(OLDEST, "autoscaling/v2beta2", "policy/v1beta1"), (NEWEST, "autoscaling/v2", "policy/v1")],
+)
+def test_old_clusters_get_old_api_versions(chart, version, autoscaling, policy) -> None:
+    found = chart.render("ci/external-redis.yaml", version)
+    assert {o["apiVersion"] for o in found.of("HorizontalPodAutoscaler").values()} == {autoscaling}
+    assert {o["apiVersion"] for o in found.of("PodDisruptionBudget").values()} == {policy}
+
+
+def test_the_kubelet_asks_grpc_itself_where_it_can(chart) -> None:
+    def probe(values: str, version: str, *sets: str) -> set[str]:
+        (container,) = chart.render(values, version, *sets).pod("executor")["containers"]
+        return set(container["livenessProbe"]) & {"exec", "grpc"}
+
+    assert probe("values.yaml", NEWEST) == {"grpc"}
+    assert probe("values.yaml", OLDEST) == {"exec"}
+    assert probe("values.yaml", NEWEST, 'tls.existingSecret="tls"') == {"exec"}
+
+
+def test_keda_takes_the_place_of_the_autoscaler(chart) -> None:
+    found = chart.render("ci/gpu.yaml", NEWEST)
+    assert list(found.of("ScaledObject")) == ["mesh-sits-preprocess"]
+    assert found.of("HorizontalPodAutoscaler") == {}
+
+
+def test_a_scaled_workload_has_no_fixed_number(chart) -> None:
+    found = chart.render("ci/external-redis.yaml", NEWEST)
+    scaled = {
+        o["spec"]["scaleTargetRef"]["name"] for o in found.of("HorizontalPodAutoscaler").values()
+    }
+    assert scaled == {"mesh-sits-preprocess", "mesh-sits-executor-cpu"}
+    assert not any("replicas" in found.of("Deployment")[name]["spec"] for name in scaled)
+
+
+def test_gpu_executors_go_where_gpus_are(chart) -> None:
+    found = chart.render("ci/gpu.yaml", NEWEST).of("DaemonSet")["mesh-sits-executor-gpu"]
+    spec = found["spec"]["template"]["spec"]
+    assert spec["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
+    assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert spec["runtimeClassName"] == "nvidia"
+
+
+def test_a_secret_of_ones_own_replaces_the_charts(chart) -> None:
+    found = chart.render("ci/gpu.yaml", NEWEST)
+    assert found.of("Secret") == {}
+    names = {
+        v["secret"]["secretName"]
+        for _, pod in found.pods()
+        for v in pod.get("volumes", ())
+        if "secret" in v
+    }
+    assert names == {"sits-tokens", "sits-tls", "front-tls"}
+
+
+def test_tokens_are_made_when_none_are_given(chart) -> None:
+    one, two = (chart.render("values.yaml", NEWEST).of("Secret")["mesh-sits"] for _ in range(2))
+    assert set(one["stringData"]) == {"mesh-token", "admin-token", "redis-password"}
+    assert all(
+        len(text) == 40 and text != two["stringData"][name]
+        for name, text in one["stringData"].items()
+    )
+
+
+def test_clients_and_scrapers_may_be_named(chart) -> None:
+    policies = chart.render("ci/external-redis.yaml", NEWEST).of("NetworkPolicy")
+    rules = policies["mesh-sits-preprocess"]["spec"]["ingress"]
+    front = next(rule for rule in rules if rule["ports"][0]["port"] == 8001)
+    assert {"namespaceSelector": {"matchLabels": {"team": "search"}}} in front["from"]
+    assert all(
+        rule.get("from") for policy in policies.values() for rule in policy["spec"]["ingress"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("drain.drainSeconds=3", "longestRequestSeconds"),
+        ("redis.bundled=false", "/redis/url"),
+        ('redis.url="redis://:hunter2@host"', "/redis/url"),
+        ('settings={"MESH_TOKEN":"x"}', "MESH_TOKEN"),
+        ('architectures=["riscv64"]', "/architectures"),
+        ("preprocess.replicas=-1", "/preprocess/replicas"),
+        ("unknown=1", "unknown"),
+        ('executor.kind="StatefulSet"', "/executor/kind"),
+        ('executors={"cpu":null}', "/executors"),
+    ],
+)
+def test_wrong_values_are_refused(chart, setting: str, says: str) -> None:
+    done = chart.template("values.yaml", NEWEST, setting)
+    assert done.returncode != 0
+    assert says in done.stderr
