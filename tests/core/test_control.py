@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
+from prometheus_client.core import GaugeMetricFamily
 
 from sits_core.control import BaseControl
 from sits_core.errors import Unimplemented
@@ -19,10 +20,18 @@ from sits_protos.v1.link_pb2 import Hello, Role
 HELLO = Hello(role=Role.ROLE_EXECUTOR, id="executor-1")
 
 
+class Undescribed:
+    """A collector that does not say beforehand what it has."""
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("sits_late", "Late", value=5)
+
+
 def registry() -> CollectorRegistry:
     made = CollectorRegistry()
     Counter("sits_seen", "Seen", ["kind"], registry=made).labels("a").inc(3)
     Gauge("sits_open", "Open", registry=made).set(2)
+    made.register(Undescribed())
     return made
 
 
@@ -101,7 +110,11 @@ def test_metrics_are_those_that_were_asked_for(mesh: Mesh) -> None:
 
 
 def test_asking_for_no_metric_by_name_gives_all(mesh: Mesh) -> None:
-    assert {"sits_seen_total", "sits_open"} <= samples(mesh).keys()
+    assert {"sits_seen_total", "sits_open", "sits_late"} <= samples(mesh).keys()
+
+
+def test_metrics_of_any_collector_can_be_asked_for(mesh: Mesh) -> None:
+    assert samples(mesh, "sits_late") == {"sits_late": ({}, 5.0)}
 
 
 def test_a_service_without_metrics_says_so() -> None:

@@ -1,7 +1,7 @@
 """The part of `sits.v1.Control` that all services answer alike."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from itertools import islice
 
 import grpc
@@ -55,7 +55,7 @@ class BaseControl(ControlServicer):
     ) -> pb.GetMetricsResponse:
         if self._metrics is None:
             raise self._not_here("GetMetrics")
-        found = islice(samples(self._metrics, request.names), MAX_SERIES)
+        found = islice(samples(self._metrics, frozenset(request.names)), MAX_SERIES)
         return pb.GetMetricsResponse(samples=map(_sample, found))
 
     def Drain(self, request: pb.DrainRequest, context: grpc.ServicerContext) -> pb.DrainResponse:
@@ -118,11 +118,10 @@ def remembered(tracer: Tracer, trace_id: bytes, limit: int) -> pb.GetSpansRespon
     return pb.GetSpansResponse(service=tracer.service, spans=map(_span, spans))
 
 
-def samples(registry: CollectorRegistry, names: Sequence[str]) -> Iterator[Sample]:
-    """The samples of these names, of all when there are none. What nobody asked for is not
-    even collected."""
-    chosen = registry.restricted_registry(names) if names else registry
-    return (sample for metric in chosen.collect() for sample in metric.samples)
+def samples(registry: CollectorRegistry, names: Collection[str]) -> Iterator[Sample]:
+    """The samples of these names, of all when there are none, as /metrics shows them."""
+    found = (sample for metric in registry.collect() for sample in metric.samples)
+    return (sample for sample in found if not names or sample.name in names)
 
 
 def _sample(sample: Sample) -> pb.MetricSample:

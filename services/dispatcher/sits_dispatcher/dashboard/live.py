@@ -65,7 +65,7 @@ class Live:
     def _collect(self) -> api.Live:
         state = self._state()
         told = self._ask({front.address: front.id for front in state.fronts})
-        own = [(s.name, s.labels, s.value) for s in samples(self._registry, [*LABELS, PENDING])]
+        own = [(s.name, s.labels, s.value) for s in samples(self._registry, {*LABELS, PENDING})]
         self._tracks.keep({OWN, *(front.id for front in state.fronts)})
         answered = {(ANSWERED, e.id): float(e.batches_total) for e in state.executors}
         self._tracks.add(OWN, now_ns(), summed(own) | answered)
