@@ -10,7 +10,17 @@ from pathlib import Path
 from sits_sim.figures import Report, at_most, plain
 
 SOURCE = Path(__file__).with_name("ring_stress.c")
-FLAGS = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-fsanitize=thread")
+FLAGS = (
+    "-std=gnu11",
+    "-D_GNU_SOURCE",
+    "-O1",
+    "-g",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-pthread",
+    "-fsanitize=thread",
+)
 RACE_EXIT = 66
 
 

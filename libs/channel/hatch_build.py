@@ -18,8 +18,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 SOURCE = Path(__file__).parent / "sits_channel" / "_ring.c"
 # The limited API: one file for CPython 3.11 and every newer one.
 TARGET = SOURCE.with_name("_ring.abi3.so")
-# C11 is gcc's `gnu11`; the GNU part is for `syscall`.
-FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
+# C11 is gcc's `gnu11`; the GNU part is for `syscall` and `sched_getcpu`.
+FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
 
 
 class RingHook(BuildHookInterface[Any]):

@@ -12,6 +12,7 @@ from sits_channel import ring
 from sits_channel.pool import PayloadPool
 from sits_channel.pool_files import create, remove_orphans
 from sits_channel.ring_files import METADATA_KEY, Rings, open_rings
+from sits_core.identity import host_id
 from sits_core.settings import Settings
 from sits_protos.v1.link_pb2 import RingAnswer, RingOffer
 
@@ -113,6 +114,7 @@ def test_offers_that_cannot_be_are_refused_with_a_reason(shm: str) -> None:
     good = offered.metadata[1]
     for change, why in (
         (lambda o: setattr(o, "layout", 2), "expected ring layout 1, got 2"),
+        (lambda o: setattr(o, "host", "elsewhere"), "another host"),
         (lambda o: setattr(o, "capacity", 8192), "is no ring of 8192"),
         (lambda o: setattr(o, "capacity", 2**64 - 1), "is no ring of"),
         (lambda o: setattr(o, "capacity", 0), "is no ring of 0"),
@@ -131,7 +133,9 @@ def test_nobody_is_led_to_write_into_a_pool(shm: str) -> None:
         size_bytes = os.stat(Path(shm, pool.name)).st_size
         assert size_bytes == ring.file_bytes(4096) - 4096
         nonce = Path(shm, pool.name).read_bytes()[:92]
-        offer = RingOffer(layout=ring.LAYOUT, file=pool.name, nonce=nonce, capacity=4096)
+        offer = RingOffer(
+            layout=ring.LAYOUT, file=pool.name, nonce=nonce, capacity=4096, host=host_id()
+        )
         assert "expected a file *.ring" in refusal(shm, offer.SerializeToString())
 
 

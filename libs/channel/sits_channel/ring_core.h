@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
@@ -23,8 +24,10 @@
 
 /* The first page of a direction. A line each, so that the sides do not share one. */
 typedef struct {
-    _Alignas(RING_LINE) _Atomic uint64_t head;          /* stored by the writer only */
-    _Alignas(RING_LINE) _Atomic uint64_t tail;          /* stored by the reader only */
+    _Alignas(RING_LINE) _Atomic uint64_t head; /* stored by the writer only */
+    _Atomic uint32_t writer_ran_on;            /* processor + 1; a hint, see ring_spin */
+    _Alignas(RING_LINE) _Atomic uint64_t tail; /* stored by the reader only */
+    _Atomic uint32_t reader_ran_on;
     _Alignas(RING_LINE) _Atomic uint32_t reader_asleep; /* futex words */
     _Alignas(RING_LINE) _Atomic uint32_t writer_asleep;
 } ring_control;
@@ -97,7 +100,12 @@ static inline void ring_wake(_Atomic uint32_t *asleep) {
 
 typedef int (*ring_ready)(ring_side *side, uint64_t wanted);
 
-static inline int ring_spin(ring_side *side, ring_ready ready, uint64_t wanted) {
+static inline uint32_t ring_processor(void) { return (uint32_t)sched_getcpu() + 1; }
+
+/* Only while the other side is on another processor: on ours it cannot run until we sleep. */
+static inline int ring_spin(ring_side *side, ring_ready ready, uint64_t wanted,
+                            const _Atomic uint32_t *other_ran_on) {
+    if (atomic_load_explicit(other_ran_on, memory_order_relaxed) == ring_processor()) return 0;
     uint64_t end_ns = ring_now_ns() + side->spin_ns;
     do {
         for (int turn = 0; turn < 32; turn++) {
@@ -109,9 +117,10 @@ static inline int ring_spin(ring_side *side, ring_ready ready, uint64_t wanted) 
 }
 
 /* Until ready or closed (RING_YES), until `until_ns` (0 = never; RING_NO), or until a signal. */
-static inline ring_answer ring_wait(ring_side *side, _Atomic uint32_t *asleep, ring_ready ready,
+static inline ring_answer ring_wait(ring_side *side, _Atomic uint32_t *asleep,
+                                    const _Atomic uint32_t *other_ran_on, ring_ready ready,
                                     uint64_t wanted, uint64_t until_ns) {
-    if (side->spin_ns && ring_spin(side, ready, wanted)) return RING_YES;
+    if (side->spin_ns && ring_spin(side, ready, wanted, other_ran_on)) return RING_YES;
     for (;;) {
         struct timespec left, *timeout = NULL;
         if (until_ns) {
@@ -180,9 +189,11 @@ static inline uint64_t ring_put(ring_side *writer, const unsigned char *message,
 }
 
 static inline void ring_commit(ring_side *writer) {
+    ring_control *control = writer->control;
+    atomic_store_explicit(&control->writer_ran_on, ring_processor(), memory_order_relaxed);
     /* Releases what was written before it: the reader acquires it with `head`. */
-    atomic_store_explicit(&writer->control->head, writer->position, memory_order_seq_cst);
-    ring_wake(&writer->control->reader_asleep);
+    atomic_store_explicit(&control->head, writer->position, memory_order_seq_cst);
+    ring_wake(&control->reader_asleep);
 }
 
 /* All of the message or nothing of it. */
@@ -202,6 +213,12 @@ static inline int ring_has_space(ring_side *writer, uint64_t wanted) {
     return ring_closed(writer) || ring_free(writer, &space) != RING_YES || space >= wanted;
 }
 
+static inline ring_answer ring_wait_space(ring_side *writer, uint64_t wanted) {
+    ring_control *control = writer->control;
+    return ring_wait(writer, &control->writer_asleep, &control->reader_ran_on, ring_has_space,
+                     wanted, 0);
+}
+
 /* Go on at `*at` and wait for space as often as needed. RING_NO = closed. After
  * RING_INTERRUPTED call again with the same `at`. */
 static inline ring_answer ring_write(ring_side *writer, const unsigned char *message, uint64_t *at,
@@ -216,8 +233,7 @@ static inline ring_answer ring_write(ring_side *writer, const unsigned char *mes
             *at = ring_put(writer, message, *at, total, space);
             ring_commit(writer);
             if (*at == total) return RING_YES;
-        } else if (ring_wait(writer, &writer->control->writer_asleep, ring_has_space, wanted, 0) ==
-                   RING_INTERRUPTED) {
+        } else if (ring_wait_space(writer, wanted) == RING_INTERRUPTED) {
             return RING_INTERRUPTED;
         }
     }
@@ -272,12 +288,16 @@ static inline void ring_consume(ring_side *reader, const ring_piece *piece) {
 
 /* After a run of ring_consume: the writer may be waiting for the space. */
 static inline void ring_consumed(ring_side *reader) {
-    atomic_store_explicit(&reader->control->tail, reader->position, memory_order_seq_cst);
-    ring_wake(&reader->control->writer_asleep);
+    ring_control *control = reader->control;
+    atomic_store_explicit(&control->reader_ran_on, ring_processor(), memory_order_relaxed);
+    atomic_store_explicit(&control->tail, reader->position, memory_order_seq_cst);
+    ring_wake(&control->writer_asleep);
 }
 
 static inline ring_answer ring_wait_data(ring_side *reader, uint64_t until_ns) {
-    return ring_wait(reader, &reader->control->reader_asleep, ring_has_data, 0, until_ns);
+    ring_control *control = reader->control;
+    return ring_wait(reader, &control->reader_asleep, &control->writer_ran_on, ring_has_data, 0,
+                     until_ns);
 }
 
 #endif

@@ -24,6 +24,7 @@ from sits_channel.pool_files import (
     remove_orphans,
 )
 from sits_channel.ring import RingEnd
+from sits_core.identity import host_id
 from sits_core.settings import Settings
 from sits_protos.v1.link_pb2 import RingAnswer, RingOffer
 
@@ -91,7 +92,11 @@ class Rings:
             log.warning("link.no_ring", reason=f"cannot map {file.name}: {error.strerror}")
             return None
         offer = RingOffer(
-            layout=ring.LAYOUT, file=file.name, nonce=file.nonce, capacity=self.capacity
+            layout=ring.LAYOUT,
+            file=file.name,
+            nonce=file.nonce,
+            capacity=self.capacity,
+            host=host_id(),
         )
         return OfferedRing((METADATA_KEY, offer.SerializeToString()), file, end)
 
@@ -116,6 +121,8 @@ class Rings:
     def _take(self, offer: RingOffer) -> RingEnd:
         if offer.layout != ring.LAYOUT:
             raise RingRefused(f"expected ring layout {ring.LAYOUT}, got {offer.layout}")
+        if offer.host != host_id():
+            raise RingRefused("another host")
         # By its name a peer could else have us write into a pool.
         if not offer.file.endswith(SUFFIX):
             raise RingRefused(f"expected a file *{SUFFIX}")

@@ -180,6 +180,7 @@ class RingOffer(_message.Message):
     FILE_FIELD_NUMBER: _builtins.int
     NONCE_FIELD_NUMBER: _builtins.int
     CAPACITY_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
     layout: _builtins.int
     """Of the ring's control page and records; the server refuses any but its own."""
     file: _builtins.str
@@ -189,6 +190,8 @@ class RingOffer(_message.Message):
     nonce: _builtins.bytes
     capacity: _builtins.int
     """Bytes of data in each direction."""
+    host: _builtins.str
+    """As in Hello: a directory may be shared by hosts whose memory is not."""
     def __init__(
         self,
         *,
@@ -196,10 +199,11 @@ class RingOffer(_message.Message):
         file: _builtins.str = ...,
         nonce: _builtins.bytes = ...,
         capacity: _builtins.int = ...,
+        host: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "file", b"file", "layout", b"layout", "nonce", b"nonce"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "file", b"file", "host", b"host", "layout", b"layout", "nonce", b"nonce"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
