@@ -16,6 +16,9 @@ WAIT_WEIGHT: Final = 0.7
 SPREAD_WEIGHT: Final = 0.3
 LEAST_SHARE: Final = 0.02
 _STEPS: Final = 41
+_PARTS: Final = (0.1, 0.03, 0.01)
+"""Of what the loads leave free, moved at a time; coarse to fine."""
+_MOST_MOVES: Final = 20
 _FULL: Final = 0.98
 """A share whose load is above this waits without end; the formula is cut there."""
 
@@ -65,8 +68,9 @@ def best_shares(loads: Floats) -> Floats:
 
     Two closed forms bound the answer: Kleinrock's capacity assignment (1964), a share =
     load + spare × √load, minimises the mean wait; shares in proportion to the loads make
-    all equally full, which is no spread at all. The answer is searched among the mixtures
-    of the two; a test finds none better by a hundredth among thousands of others.
+    all equally full, which is no spread at all. The best mixture of the two is found on a
+    line and improved by moving small parts from one to another while that pays. Weakness:
+    a local optimum; a test finds none better by a hundredth among thousands of others.
     """
     floor = np.maximum(loads, LEAST_SHARE)
     total = float(floor.sum())
@@ -77,13 +81,14 @@ def best_shares(loads: Floats) -> Floats:
     kleinrock = floor + (1.0 - total) * roots / roots.sum()
     mixtures = np.linspace(0.0, 1.0, _STEPS)[:, None]
     shares = mixtures * kleinrock + (1.0 - mixtures) * proportional
-    costs = np.array([cost(row, loads) for row in shares])
-    best: Floats = shares[int(costs.argmin())]
+    best: Floats = shares[int(cost(shares, loads).argmin())]
+    for part in _PARTS:
+        best = _improved(best, loads, part * (1.0 - total))
     return best
 
 
-def cost(shares: Floats, loads: Floats) -> float:
-    """0.7 × mean wait + 0.3 × variance of how full the shares are.
+def cost(shares: Floats, loads: Floats) -> Floats:
+    """0.7 × mean wait + 0.3 × variance of how full the shares are; of each row of `shares`.
 
     Waits are in run times of the whole device: a share s with load l is an M/M/1 queue
     that serves at s, so that l / (s (s − l)) is the wait of its arrivals.
@@ -91,8 +96,21 @@ def cost(shares: Floats, loads: Floats) -> float:
     full = np.minimum(loads / shares, _FULL)
     wait = full / (shares * (1.0 - full))
     arrivals = loads / max(1e-12, float(loads.sum()))
-    spread = float(np.var(loads / shares))
-    return WAIT_WEIGHT * float((arrivals * wait).sum()) + SPREAD_WEIGHT * spread
+    spread: Floats = np.var(loads / shares, axis=-1)
+    mean_wait: Floats = (arrivals * wait).sum(axis=-1)
+    return WAIT_WEIGHT * mean_wait + SPREAD_WEIGHT * spread
+
+
+def _improved(shares: Floats, loads: Floats, step: float) -> Floats:
+    """Move `step` from one to another as long as the best such move lowers the cost."""
+    moves = step * (np.eye(len(shares))[:, None] - np.eye(len(shares))).reshape(-1, len(shares))
+    for _ in range(_MOST_MOVES):
+        tried = shares + moves
+        costs = np.where(tried.min(axis=1) >= LEAST_SHARE / 2, cost(tried, loads), np.inf)
+        if costs.min() >= cost(shares, loads):
+            break
+        shares = tried[int(costs.argmin())]
+    return shares
 
 
 def whole_shares(shares: Floats, total: int) -> Ints:
