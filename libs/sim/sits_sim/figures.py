@@ -70,8 +70,10 @@ def at_least(figure: str, value: Number, unit: str, limit: Number) -> Figure:
     return Figure(figure, value, unit, bar=Bar(AT_LEAST, limit))
 
 
-def at_most(figure: str, value: Number, unit: str, limit: Number) -> Figure:
-    return Figure(figure, value, unit, bar=Bar(AT_MOST, limit))
+def at_most(
+    figure: str, value: Number, unit: str, limit: Number, reference: Number | None = None
+) -> Figure:
+    return Figure(figure, value, unit, reference, bar=Bar(AT_MOST, limit))
 
 
 def lower(figure: str, value: Number, unit: str, reference: Number, times: Number) -> Figure:

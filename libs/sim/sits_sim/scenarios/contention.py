@@ -139,8 +139,9 @@ def outcome(
 def figures(alone: Outcome, without: Outcome, quota: Outcome) -> list[Figure]:
     found = [
         lower("cross-GPU delay under contention", quota.delay_ms, "ms", without.delay_ms, 4.4),
-        at_most("throughput lost to collectives, quota", lost(quota, alone), "", 0.06),
-        plain("throughput lost to collectives, without quota", lost(without, alone), ""),
+        at_most(
+            "throughput lost to collectives", lost(quota, alone), "", 0.06, lost(without, alone)
+        ),
     ]
     for one in (alone, without, quota):
         found += [
