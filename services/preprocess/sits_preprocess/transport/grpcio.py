@@ -5,6 +5,7 @@ are at home here; its cost for a unary call is why there is a native one as well
 """
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -120,7 +121,8 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in 
             await context.abort(error.status, error.message)
         reader = asyncio.ensure_future(stream.read(handler))
         try:
-            await stream.write()
+            with contextlib.suppress(grpc.aio.InternalError):  # the client left while we wrote
+                await stream.write()
         finally:
             reader.cancel()
             handler.on_end()
