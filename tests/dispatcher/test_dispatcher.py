@@ -17,7 +17,7 @@ from sits_dispatcher.metrics import Metrics
 from sits_dispatcher.placer import Placer
 from sits_dispatcher.settings import DispatcherSettings
 from sits_dispatcher.weights import Weights
-from sits_protos.v1.common_pb2 import Tensor
+from sits_protos.v1.common_pb2 import Error, Tensor
 from sits_protos.v1.link_pb2 import (
     BatchHeader,
     Cancel,
@@ -108,6 +108,14 @@ class World:
         self.dispatcher.result(
             name, ResultHeader(batch_id=batch_id, instance=name).SerializeToString(), body
         )
+
+    def open(self, name: str) -> list[int]:
+        """Batches that `name` has not answered."""
+        return [j.key for j in self.dispatcher._in_flight.values() if j.executor == name]
+
+    def fail(self, name: str, error: Error) -> None:
+        header = ResultHeader(batch_id=self.open(name)[0], error=error)
+        self.dispatcher.result(name, header.SerializeToString(), b"")
 
     def idle(self) -> bool:
         return self.table.batches_in_flight() == 0 and self.dispatcher.counts() == (0, 0)
@@ -285,3 +293,73 @@ def test_a_single_large_request_is_never_split() -> None:
 def test_malformed_heads_are_refused_by_the_wire() -> None:
     with pytest.raises(wire.MalformedMessage):
         wire.split(b"\xff\xff")
+
+
+def failed(code: int, reason: str) -> Error:
+    return Error(code=code, message="no", reason=reason)
+
+
+def test_a_failed_batch_is_tried_on_another_executor(world_of_two: World) -> None:
+    world = world_of_two
+    world.send(1)
+    world.fail("a", failed(13, "BAD_RESULT"))
+    assert len(world.executors["b"].batches()) == 1
+    assert world.front_wire.results() == []
+    world.answer("b", world.executors["b"].batches()[0].batch_id)
+    assert [r.HasField("error") for r in world.front_wire.results()] == [False]
+    assert world.idle()
+
+
+def test_bad_input_is_not_tried_again(world_of_two: World) -> None:
+    world_of_two.send(1)
+    world_of_two.fail("a", failed(3, "INVALID_ARGUMENT"))
+    assert world_of_two.front_wire.results()[0].error.code == 3
+    assert world_of_two.idle()
+
+
+def test_without_another_executor_a_failure_is_the_answer() -> None:
+    world = World("a")
+    world.send(1)
+    world.fail("a", failed(13, "BAD_RESULT"))
+    assert world.front_wire.results()[0].error.reason == "BAD_RESULT"
+    assert world.idle()
+
+
+def test_an_executor_that_keeps_failing_gets_no_more_work(world_of_two: World) -> None:
+    world = world_of_two
+    for batch_id in range(1, 30):
+        world.send(batch_id)
+        while world.open("a"):
+            world.fail("a", failed(13, "BROKEN"))
+        for own_id in world.open("b"):
+            world.answer("b", own_id)
+    assert len(world.executors["a"].batches()) == 5
+    assert len(world.front_wire.results()) == 29
+    assert world.idle()
+
+
+def test_when_all_executors_fail_work_still_flows() -> None:
+    world = World("a")
+    for batch_id in range(1, 10):
+        world.send(batch_id)
+        world.fail("a", failed(13, "BROKEN"))
+    assert len(world.executors["a"].batches()) == 9
+    assert len(world.front_wire.results()) == 9
+    assert world.idle()
+
+
+def test_a_full_executor_is_not_a_broken_one(world_of_two: World) -> None:
+    world = world_of_two
+    for batch_id in range(1, 12):
+        world.send(batch_id)
+        for name in ("a", "b"):
+            for own_id in world.open(name):
+                error = failed(14, "QUEUE_FULL") if name == "a" else None
+                header = ResultHeader(batch_id=own_id, error=error)
+                world.dispatcher.result(name, header.SerializeToString(), b"")
+    assert len(world.executors["a"].batches()) > 5
+
+
+@pytest.fixture
+def world_of_two() -> World:
+    return World("a", "b", slots=9)

@@ -185,6 +185,14 @@ class ExecutorTable:
         columns = self._models.get(model)
         return len(columns.serving()) if columns else 0
 
+    def others(self, model: str, but: Collection[str]) -> bool:
+        """Whether anybody besides `but` serves it."""
+        columns = self._models.get(model)
+        if columns is None:
+            return False
+        without = {self._index[e] for e in but if e in self._index}
+        return any(position not in without for position in columns.serving())
+
     def capacity(self, model: str) -> tuple[int, int, int]:
         """Slots, parallel runs, and the smallest micro-batch limit of all executors."""
         columns = self._models.get(model)

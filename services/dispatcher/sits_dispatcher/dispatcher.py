@@ -14,6 +14,7 @@ from sits_core.clock import Deadline, now_ns
 from sits_core.errors import DeadlineExceeded, SitsError, Unavailable
 from sits_core.tracing import Tracer
 from sits_dispatcher import spans
+from sits_dispatcher.guard import Guard
 from sits_dispatcher.inlining import inlined
 from sits_dispatcher.job import Front, Job, Peer
 from sits_dispatcher.metrics import Metrics
@@ -24,6 +25,7 @@ from sits_dispatcher.settings import DispatcherSettings
 from sits_dispatcher.weights import Weights
 from sits_protos.v1.link_pb2 import BatchHeader, Cancel, LinkMessage, Release, ResultHeader
 from sits_scheduling.candidates import ExecutorTable
+from sits_scheduling.outcomes import Outcome
 
 log = structlog.get_logger()
 
@@ -45,6 +47,7 @@ class Dispatcher:
         self.table, self.placer = table, placer
         self._settings, self._weights, self._reader = settings, weights, reader
         self.tracer, self._metrics = tracer, metrics
+        self.guard = Guard(metrics)
         self._executors: dict[str, Peer] = {}
         self._sharing: set[str] = set()
         self._in_flight: dict[int, Job] = {}
@@ -109,9 +112,14 @@ class Dispatcher:
                 self._metrics.dropped("late_result")
                 return
             del self._in_flight[job.key]
+            outcome = self.guard.ended(job, header, now_ns())
             self.placer.finished(job, header.times)
             self._metrics.returned(executor_id, job, failed=header.HasField("error"))
-            self._answer(job, header, body)
+            if self._try_elsewhere(job, outcome):
+                job.failed_on.add(executor_id)
+                self._move(job)
+            else:
+                self._answer(job, header, body)
             self.pump([job.model])
 
     def executor_lost(self, executor_id: str) -> None:
@@ -119,11 +127,12 @@ class Dispatcher:
         with self.lock:
             self._executors.pop(executor_id, None)
             self._sharing.discard(executor_id)
+            self.guard.forget(executor_id)
             lost = [job for job in self._in_flight.values() if job.executor == executor_id]
             for job in lost:
                 del self._in_flight[job.key]
+                self.guard.lost(job, now_ns())
                 job.release()
-                job.moves += 1
                 self._move(job)
 
     # time and capacity
@@ -149,6 +158,7 @@ class Dispatcher:
             for job in given_up:
                 self._fail(job, _nobody(job))
             self._metrics.pending(len(self._pending))
+            self.guard.look(moment)
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait for all results to come back. False when the time was not enough."""
@@ -171,6 +181,8 @@ class Dispatcher:
             self._fail(job, Unavailable("Exceeds maximum queue size", reason="QUEUE_FULL"))
 
     def _move(self, job: Job) -> None:
+        """To another executor: the one it was on is gone, or failed it."""
+        job.moves += 1
         if job.front.gone:
             return
         if job.expired(now_ns()):
@@ -184,7 +196,7 @@ class Dispatcher:
         """Decide and send, or fail. False when no executor has room."""
         started_ns = now_ns()
         unreachable: list[str] = []
-        while (placed := self.placer.place(job, unreachable)) is not None:
+        while (placed := self._choose(job, unreachable, started_ns)) is not None:
             try:
                 message = self._outgoing(job)
             except StaleReference as error:
@@ -199,8 +211,24 @@ class Dispatcher:
             unreachable.append(placed.executor)
         return False
 
+    def _try_elsewhere(self, job: Job, outcome: Outcome) -> bool:
+        """Whether a failed micro-batch gets another chance; inference has no side effects."""
+        if outcome is Outcome.SUCCESS or not self.table.others(job.model, {job.executor}):
+            return False
+        return self.guard.may_retry(job, outcome, now_ns(), self._settings.dispatcher_max_moves)
+
+    def _choose(self, job: Job, unreachable: list[str], now: int) -> Placed | None:
+        """Not an executor that fails, unless all that serve the model do: then any is better
+        than none."""
+        unwell = {*self.guard.excluded(now), *job.failed_on}
+        placed = self.placer.place(job, {*unwell, *unreachable})
+        if placed is None and unwell and not self.table.others(job.model, unwell):
+            placed = self.placer.place(job, unreachable)
+        return placed
+
     def _sent(self, job: Job, placed: Placed, started_ns: int) -> None:
         job.sent_ns = now_ns()
+        self.guard.sent(job, job.sent_ns)
         self._in_flight[job.key] = job
         self._metrics.placed(placed, job)
         if job.header.trace_contexts:

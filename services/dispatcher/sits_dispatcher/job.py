@@ -47,6 +47,7 @@ class Job:
     sent_ns: int = 0
     moves: int = 0
     reservation: Reservation | None = None
+    failed_on: set[str] = field(default_factory=set)
 
     @property
     def model(self) -> str:

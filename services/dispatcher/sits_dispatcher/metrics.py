@@ -36,6 +36,12 @@ class Metrics:
         self._dropped = Counter(
             "sits_dispatcher_dropped", "Messages nobody waited for", ["reason"], registry=registry
         )
+        self._breaker = Gauge(
+            "sits_dispatcher_breaker",
+            "Breaker of an executor: 0 closed, 1 half open, 2 open",
+            ["instance"],
+            registry=registry,
+        )
         self._pending = Gauge(
             "sits_dispatcher_pending", "Micro-batches waiting for an executor", registry=registry
         )
@@ -67,6 +73,9 @@ class Metrics:
 
     def dropped(self, reason: str) -> None:
         self._dropped.labels(reason).inc()
+
+    def breaker(self, instance: str, state: int) -> None:
+        self._breaker.labels(self._instance(instance)).set(state)
 
     def pending(self, count: int) -> None:
         self._pending.set(count)
