@@ -147,12 +147,12 @@ def state_of(mesh: Mesh) -> GetStateResponse:
         return ControlStub(channel).GetState(GetStateRequest(), timeout=5)
 
 
-def idle(mesh: Mesh) -> bool:
-    """Nothing is in flight, neither at the dispatcher nor waiting at the front door."""
+def idle(mesh: Mesh, but: int = 0) -> bool:
+    """Nothing waits and nothing is in flight, but for so many batches."""
     queued = metric(mesh.addresses.front_metrics, "sits_preprocess_queued")
     pending = metric(mesh.addresses.admin, "sits_dispatcher_pending")
-    busy = any(p.batches_in_flight or p.rows_in_flight for p in state_of(mesh).peers)
-    return queued == pending == 0 and not busy
+    in_flight = sum(peer.batches_in_flight for peer in state_of(mesh).peers)
+    return queued == pending == 0 and in_flight <= but
 
 
 # what one sees of it
