@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from sits_core.numa import bound_node
 from sits_executor.device import device_name, is_gpu
 
@@ -29,8 +31,18 @@ def test_a_machine_that_tells_nothing_is_not_bound(tmp_path: Path) -> None:
 
 
 def test_the_setting_wins_and_an_unbound_process_is_on_node_0() -> None:
-    assert device_name("GPU-abc", 1) == "GPU-abc"
-    assert device_name("", 1) == "cpu:1"
-    assert device_name("", -1) == "cpu:0"
+    assert device_name("GPU-abc", 1, {"NVIDIA_VISIBLE_DEVICES": "GPU-def"}) == "GPU-abc"
+    assert device_name("", 1, {}) == "cpu:1"
+    assert device_name("", -1, {}) == "cpu:0"
     assert is_gpu("MIG-1")
     assert not is_gpu("cpu:0")
+
+
+@pytest.mark.parametrize("given", ["GPU-8c187dfb-d3de-1b8e-1e8d-1b3a0f4e7c11", "MIG-1234-5678"])
+def test_the_one_gpu_that_a_container_was_given_is_its_device(given: str) -> None:
+    assert device_name("", 0, {"NVIDIA_VISIBLE_DEVICES": given}) == given
+
+
+@pytest.mark.parametrize("given", ["", "all", "none", "void", "0", "GPU-a,GPU-b"])
+def test_what_names_no_single_gpu_is_none(given: str) -> None:
+    assert device_name("", 0, {"NVIDIA_VISIBLE_DEVICES": given}) == "cpu:0"

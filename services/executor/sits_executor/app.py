@@ -9,8 +9,8 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from sits_channel.link import link_handler
-from sits_channel.ring_files import open_rings
 from sits_channel.pool_metrics import PoolCollector
+from sits_channel.ring_files import open_rings
 from sits_channel.shared_memory import open_shared_memory
 from sits_core.identity import new_process_id
 from sits_core.keepers import LeaseKeeper

@@ -31,7 +31,8 @@ class ExecutorSettings(Settings):
     executor_device: str = Field(
         default="",
         pattern=r"^(|cpu:\d+|(GPU|MIG)-[\w/-]+)$",
-        description="device that runs batches, as topology names it; empty = cpu:<NUMA node>",
+        description="device that runs batches, as topology names it; empty = the one GPU that "
+        "NVIDIA_VISIBLE_DEVICES gives to this container, else cpu:<NUMA node>",
     )
     executor_threads: int = Field(
         default=0, ge=0, le=1024, description="CPU threads to divide; 0 = from the CPU quota"
