@@ -38,7 +38,7 @@ def server_options(max_bytes: int) -> Options:
     return [
         *message_options(max_bytes),
         ("grpc.so_reuseport", 0),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 9_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 9_000),
         ("grpc.http2.max_ping_strikes", 2),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.keepalive_time_ms", 30_000),
