@@ -52,3 +52,9 @@ def test_a_port_in_use_is_refused_with_its_variable() -> None:
 
 def test_free_ports_are_free() -> None:
     ports.require_free(ports.free(3))
+
+
+def test_free_ports_are_none_that_outgoing_connections_get() -> None:
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as limits:
+        lowest, highest = map(int, limits.read().split())
+    assert all(not lowest <= port <= highest for port in ports.free_ports(20))

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 import structlog
+from grpc._cython import cygrpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -396,6 +397,13 @@ def test_clients_may_ping_every_ten_seconds_and_ours_ping_less_often() -> None:
     assert allowed < 10_000 < client["grpc.keepalive_time_ms"]  # type: ignore[operator]
     assert server["grpc.keepalive_permit_without_calls"] == 1
     assert client["grpc.keepalive_permit_without_calls"] == 1
+
+
+def test_gRPC_knows_every_option_that_is_set() -> None:
+    """It ignores unknown ones without a word."""
+    library = Path(cygrpc.__file__).read_bytes()
+    for name, _ in (*server_options(1), *channel_options(1)):
+        assert name.encode() + b"\0" in library, name
 
 
 def ping_every(milliseconds: int, address: str) -> grpc.Channel:

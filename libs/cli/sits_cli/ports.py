@@ -1,8 +1,9 @@
 """Which addresses the services of one machine get, and whether they are free."""
 
+import random
 import socket
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from sits_core.settings import SettingsError, host_of
@@ -20,6 +21,8 @@ DEFAULTS = {
 }
 EXECUTOR_VARIABLES = ("SITS_EXECUTOR_BIND", "SITS_EXECUTOR_METRICS_BIND")
 MAX_PORT = 65_535
+_QUIET_PORTS = range(15_000, 32_000)
+"""Linux takes ports of outgoing connections from 32768 on."""
 EXECUTOR_STEP = 2
 """Each further executor takes the next pair of ports that nobody else has."""
 
@@ -77,12 +80,21 @@ def free(executors: int) -> AddressBook:
 
 
 def free_ports(count: int) -> list[int]:
-    """All held open until the last is known, so that no two are equal."""
+    """All held open until the last is known, so that no two are equal.
+
+    Below the range from which the kernel takes ports for outgoing connections: one of those
+    could take the place of a service before it starts, or while it starts again.
+    """
+    found: list[int] = []
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        for port in random.sample(_QUIET_PORTS, len(_QUIET_PORTS)):  # tests in parallel differ
+            if len(found) == count:
+                break
+            probe = stack.enter_context(socket.socket())
+            with suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                found.append(port)
+    return found
 
 
 def require_free(book: AddressBook) -> None:
