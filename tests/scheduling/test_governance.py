@@ -75,6 +75,15 @@ def test_a_signal_that_comes_back_when_relief_ends_flaps_less_and_less() -> None
     assert max(gaps) >= 40
 
 
+def test_relief_is_not_taken_away_while_more_is_asked_for_than_the_mesh_can_do() -> None:
+    governor = Governor()
+    pressing = Sample(queue_median_ms=600, load_over_knee=2.0)
+    relieved = Sample(queue_median_ms=0, load_over_knee=2.0)
+    plans = run(governor, [pressing] * 3 + [relieved] * 60)
+    assert all(plan.level is Level.DEGRADE for plan in plans[2:])
+    assert run(governor, [CALM] * 10)[-1].level is Level.NORMAL
+
+
 @given(st.lists(st.floats(0, 1000), max_size=200))
 def test_no_level_is_left_sooner_than_five_samples_after_it_was_entered(
     values: list[float],

@@ -22,7 +22,8 @@ class Sample(NamedTuple):
     `collective_failure`, `communication_share`: parts of all collectives and of the time.
     `memory_spread`: fullest less emptiest device, as part of a device's memory;
     `largest_block`: the part of free memory that is in one piece, on the worst device.
-    `load_over_knee`: load over the load from which p95 rises steeply (`knee`).
+    `load_over_knee`: load over the load from which p95 rises steeply (`knee`), both of the
+    capacity there is now; load is what is asked for, refused or not.
     """
 
     queue_median_ms: float = 0.0
@@ -54,12 +55,13 @@ SIGNALS: Final[dict[str, Callable[[Sample], float]]] = {
 @dataclass(frozen=True, slots=True)
 class Rule:
     """Above `enter` in `needed` of the last three samples the level is due; it is over
-    after enough samples below `leave`."""
+    after enough samples below `leave`, none of them with the signal `held_by` above 1."""
 
     signal: str
     level: Level
     enter: float
     needed: int = 2
+    held_by: str = ""
 
     @property
     def leave(self) -> float:
@@ -69,10 +71,14 @@ class Rule:
 LEAVE_PART: Final = 0.8
 """The gap between entering and leaving: a signal that hovers at its limit changes nothing."""
 
+_DEMAND: Final = "load_over_knee"
+"""A queue is also short because work is shed or served cheaply; it is over only when what is
+asked for, shed or not, is less than the mesh can do without that."""
+
 RULES: Final = (
-    Rule("queue_median_ms", Level.SCALE_OUT, 120.0),
-    Rule("queue_median_ms", Level.REPLACE, 250.0),
-    Rule("queue_median_ms", Level.DEGRADE, 500.0),
+    Rule("queue_median_ms", Level.SCALE_OUT, 120.0, held_by=_DEMAND),
+    Rule("queue_median_ms", Level.REPLACE, 250.0, held_by=_DEMAND),
+    Rule("queue_median_ms", Level.DEGRADE, 500.0, held_by=_DEMAND),
     Rule("collective_failure", Level.SCALE_OUT, 0.0002),
     Rule("collective_failure", Level.REPLACE, 0.0015),
     Rule("collective_failure", Level.DEGRADE, 0.008),
@@ -120,7 +126,10 @@ class Watch:
         """True when `active` changed."""
         self.value = SIGNALS[self.rule.signal](sample)
         self._above.append(self.above)
-        return self._may_leave() if self.active else self._may_enter()
+        if not self.active:
+            return self._may_enter()
+        held = self.rule.held_by != "" and SIGNALS[self.rule.held_by](sample) > 1.0
+        return self._may_leave(self.value < self.rule.leave and not held)
 
     def _may_enter(self) -> bool:
         self._since_left += 1
@@ -131,8 +140,8 @@ class Watch:
         self.active, self._below = True, 0
         return True
 
-    def _may_leave(self) -> bool:
-        self._below = self._below + 1 if self.value < self.rule.leave else 0
+    def _may_leave(self, calm: bool) -> bool:
+        self._below = self._below + 1 if calm else 0
         if self._below < self._patience:
             return False
         self.active, self._since_left = False, 0
