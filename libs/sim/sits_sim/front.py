@@ -1,18 +1,26 @@
 """A front door in the simulator: the queue of one model, and what it may send."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from sits_scheduling.batching import BatchQueue, Capacity
 from sits_scheduling.entry import Entry
+from sits_scheduling.gate import Gate
 from sits_sim.batch import Batch
 from sits_sim.bounds import BoundWatch
 from sits_sim.clock import Clock
-from sits_sim.gate import Gate
 from sits_sim.ledger import End
 
 _SMOOTHING = 0.2
 
 Close = Callable[[int, End], None]
+
+
+class Room(NamedTuple):
+    """Instances of this front door, and how many of them are idle."""
+
+    parallel: int
+    idle: int
 
 
 class Front:
@@ -41,17 +49,17 @@ class Front:
         self._in_flight: dict[Batch, None] = {}
         self._run_ns = self._trip_ns = self._last_result_ns = 0
         self._wake_ns = 0
+        self._judged: dict[int, Entry[int]] = {}
 
     def __repr__(self) -> str:
         return f"<Front {self.number} {self._queue!r}, {len(self._in_flight)} batches out>"
 
     def arrive(self, entry: Entry[int]) -> None:
         if self._gate is not None:
-            idle = max(0, self._instances - len(self._in_flight))
-            refusal = self._gate.refusal(entry, self._clock.now_ns, self._instances, idle)
-            if refusal is not None:
+            if self._refused(self._gate, entry):
                 self._close(entry.item, End.REFUSED)
                 return
+            self._judged[entry.item] = entry
         if self.watch is not None:
             self.watch.coming(entry)
         self._queue.add(entry)
@@ -61,7 +69,10 @@ class Front:
         """A batch came back after it ran for `run_ns`; 0 = it did not run."""
         del self._in_flight[batch]
         if self._gate is not None:
-            self._gate.returned(batch, self._clock.now_ns, run_ns)
+            self._gate.returned(
+                batch.judged, batch.rows, batch.instance, batch.expected_ns, run_ns,
+                self._clock.now_ns,
+            )  # fmt: skip
         now = self._clock.now_ns
         if run_ns:
             self._run_ns = _smoothed(self._run_ns, run_ns)
@@ -77,7 +88,8 @@ class Front:
             closed = self._queue.take(reason, now)
             batch = Batch(closed.items, closed.rows, closed.payload_bytes, self.number, now)
             if self._gate is not None:
-                self._gate.sent(batch)
+                batch.expected_ns = self._gate.sent(batch.rows)
+                batch.judged = [self._judged.pop(request) for request in batch.requests]
             if self.watch is not None:
                 self.watch.taken(closed.items)
             self._in_flight[batch] = None
@@ -87,12 +99,19 @@ class Front:
             self._wake_ns = max(wake, now + 1)
             self._clock.after(self._wake_ns - now, self.pump)
 
+    def _refused(self, gate: Gate, entry: Entry[int]) -> bool:
+        room = Room(self._instances, max(0, self._instances - len(self._in_flight)))
+        full_rows = self._queue.policy.max_rows or entry.rows
+        now = self._clock.now_ns
+        return gate.judge(entry, self._queue, room, full_rows, now) is not None
+
     def _drop_hopeless(self, now: int) -> None:
         """What cannot be done in time any more is not run."""
         if self._gate is None:
             return
         for entry in self._queue.hopeless(now, self._trip_ns):
-            self._gate.expired(entry.item, now)
+            self._gate.gave_up(entry, now)
+            del self._judged[entry.item]
             if self.watch is not None:
                 self.watch.dropped(entry.item)
             self._close(entry.item, End.EXPIRED)

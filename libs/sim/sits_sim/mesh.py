@@ -16,22 +16,24 @@ import numpy as np
 
 from sits_scheduling.affinity import Place
 from sits_scheduling.batching import BatchPolicy, BatchQueue
+from sits_scheduling.deadlines import Admission
 from sits_scheduling.entry import Entry
+from sits_scheduling.gate import Gate
 from sits_scheduling.orders import ORDERS
+from sits_scheduling.service_times import ServiceTimes
 from sits_scheduling.tenants import Tenant, Tenants
-from sits_sim.batch import Batch
+from sits_sim.batch import MODEL, Batch
 from sits_sim.bounds import BoundWatch
 from sits_sim.clock import NS_PER_US, Clock, Process
 from sits_sim.cluster import Cluster
 from sits_sim.device import Device
 from sits_sim.dispatch import Dispatcher
 from sits_sim.front import Front
-from sits_sim.gate import Gate
 from sits_sim.ledger import End, Ledger
 from sits_sim.link_times import send_us
 from sits_sim.load import Ints
 from sits_sim.meter import Meter
-from sits_sim.service_times import ServiceTimes
+from sits_sim.service_times import ServiceTimes as Measured
 from sits_sim.workload import Workload
 
 HOP_NS: Final = 116 * NS_PER_US
@@ -68,7 +70,7 @@ class Plan:
 class Mesh:
     """One run of a workload over a cluster."""
 
-    def __init__(self, cluster: Cluster, service: ServiceTimes, load: Workload, plan: Plan) -> None:
+    def __init__(self, cluster: Cluster, service: Measured, load: Workload, plan: Plan) -> None:
         self.clock = Clock()
         self.cluster, self.load, self.plan = cluster, load, plan
         self.ledger = Ledger(load)
@@ -124,7 +126,7 @@ class Mesh:
         window, instances = ceil(slots * share), ceil(share)
         tenants = Tenants(plan.tenants)
         queue: BatchQueue[int] = BatchQueue(plan.policy, ORDERS[plan.order](), tenants)
-        gate = Gate(tenants, queue) if plan.admission else None
+        gate = Gate(MODEL, tenants, ServiceTimes(), Admission(0)) if plan.admission else None
         watch = BoundWatch(queue) if plan.watch else None
         return Front(
             number, self.clock, queue, window, instances, self._sent, self._end_here, gate, watch
@@ -170,7 +172,7 @@ class Mesh:
 def _devices(
     clock: Clock,
     cluster: Cluster,
-    service: ServiceTimes,
+    service: Measured,
     seed: int,
     done: Callable[[Batch, int], None],
 ) -> list[Device[Batch]]:
