@@ -26,6 +26,7 @@ from sits_protos.v1.link_pb2 import (
     ResultHeader,
 )
 from sits_scheduling.candidates import Executor, ExecutorTable
+from sits_scheduling.tenant_file import standard_tenants
 
 S = 1_000_000_000
 
@@ -75,6 +76,7 @@ class World:
             PoolReader("/nowhere"),
             Tracer("t", 100, 0),
             metrics,
+            standard_tenants(),
         )
         self.front_wire = Wire()
         self.front = Front(self.front_wire, id="front")

@@ -36,6 +36,7 @@ from sits_protos.v1.link_pb2 import (
     RequestResult,
     ResultHeader,
 )
+from sits_scheduling.tenant_file import standard_tenants
 
 
 @dataclass(eq=False)
@@ -73,7 +74,11 @@ class World:
         values = PreprocessSettings(preprocess_wait_s=0.2, **settings)
         self.config = ModelConfig(name="m", max_batch_size=max_batch)
         self.engine = Engine(
-            values, EngineMetrics(CollectorRegistry()), lambda: b"\x0a\x00", NO_POOL
+            values,
+            EngineMetrics(CollectorRegistry()),
+            lambda: b"\x0a\x00",
+            NO_POOL,
+            standard_tenants(),
         )
         self.engine.deliver_to(self.collect)
         self.engine.start()

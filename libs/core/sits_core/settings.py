@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -81,6 +82,11 @@ class Settings(BaseSettings):
         description="name or address at which other services reach this one; default: the host "
         "of the bind, or this machine's name when it binds to all addresses",
     )
+    tenants_file: str | None = Field(
+        default=None,
+        description="JSON file of tenants with their tiers and quotas, read at start; the same for "
+        "preprocess and dispatcher",
+    )
     max_message_bytes: int = Field(
         default=256 << 20,
         ge=1 << 20,
@@ -129,6 +135,7 @@ class Settings(BaseSettings):
 
 
 S = TypeVar("S", bound=Settings)
+T = TypeVar("T")
 
 
 def load(cls: type[S], service: str, environ: dict[str, str] | None = None, **values: Any) -> S:
@@ -154,6 +161,22 @@ def load(cls: type[S], service: str, environ: dict[str, str] | None = None, **va
         first = error.errors(include_url=False, include_input=False)[0]
         name = "SITS_" + "_".join(str(part) for part in first["loc"]).upper()
         raise SettingsError(f"{name}: {first['msg']}") from None
+
+
+def parsed_file(settings: Settings, name: str, parse: Callable[[str], T]) -> T | None:
+    """What `parse`, which may raise `ValueError`, makes of the file that setting `name` names.
+
+    None when it names none. Raises `SettingsError`.
+    """
+    path: str | None = getattr(settings, name)
+    if not path:
+        return None
+    try:
+        return parse(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"SITS_{name.upper()}={path}: {type(error).__name__}") from None
+    except ValueError as error:
+        raise SettingsError(f"SITS_{name.upper()}={path}: {error}") from None
 
 
 def _token_in(path: str) -> str:

@@ -14,7 +14,7 @@ from sits_core.metrics import ProcessRegistry
 from sits_core.process import run
 from sits_core.redis_registry import connect
 from sits_core.rpc import Server, open_channel, require_token_off_loopback, token_metadata
-from sits_core.settings import advertised
+from sits_core.settings import advertised, parsed_file
 from sits_core.telemetry import open_tracer
 from sits_core.tls import server_tls
 from sits_core.tracing import Tracer
@@ -32,6 +32,7 @@ from sits_dispatcher.weights import Weights
 from sits_protos.v1.control_pb2_grpc import add_ControlServicer_to_server
 from sits_protos.v1.link_pb2 import Hello, LinkMessage, Role
 from sits_scheduling.candidates import ExecutorTable
+from sits_scheduling.tenant_file import parse_tenants, standard_tenants
 
 TICK_S = 0.05
 
@@ -78,7 +79,8 @@ def build_mesh(
     table, weights, metrics = ExecutorTable(), Weights(), Metrics(registry)
     placer = Placer(table, settings.dispatcher_strategy, random.Random())  # noqa: S311 - ties only
     reader = PoolReader(settings.shm_dir)
-    dispatcher = Dispatcher(settings, table, placer, weights, reader, tracer, metrics)
+    tenants = parsed_file(settings, "tenants_file", parse_tenants) or standard_tenants()
+    dispatcher = Dispatcher(settings, table, placer, weights, reader, tracer, metrics, tenants)
     executors = Executors(
         dispatcher,
         lambda address: open_channel(address, settings),

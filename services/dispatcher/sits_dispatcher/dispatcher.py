@@ -26,6 +26,7 @@ from sits_dispatcher.weights import Weights
 from sits_protos.v1.link_pb2 import BatchHeader, Cancel, LinkMessage, Release, ResultHeader
 from sits_scheduling.candidates import ExecutorTable
 from sits_scheduling.outcomes import Outcome
+from sits_scheduling.tenants import Tenants
 
 log = structlog.get_logger()
 
@@ -41,7 +42,7 @@ class Dispatcher:
 
     def __init__(
         self, settings: DispatcherSettings, table: ExecutorTable, placer: Placer,
-        weights: Weights, reader: PoolReader, tracer: Tracer, metrics: Metrics,
+        weights: Weights, reader: PoolReader, tracer: Tracer, metrics: Metrics, tenants: Tenants,
     ) -> None:  # fmt: skip
         self.lock = threading.RLock()
         self.table, self.placer = table, placer
@@ -51,7 +52,7 @@ class Dispatcher:
         self._executors: dict[str, Peer] = {}
         self._sharing: set[str] = set()
         self._in_flight: dict[int, Job] = {}
-        self._pending = Pending(settings.dispatcher_max_pending, placer.order)
+        self._pending = Pending(settings.dispatcher_max_pending, placer.order, tenants)
         self._keys = count(1)
 
     def __repr__(self) -> str:

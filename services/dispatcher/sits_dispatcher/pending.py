@@ -1,4 +1,4 @@
-"""Micro-batches that wait for a free executor, in the order of their model's strategy."""
+"""Micro-batches that wait for a free executor: tenants take turns, in the order of the strategy."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,6 +7,7 @@ from sits_dispatcher.job import Job
 from sits_scheduling.entry import DEFAULT_PRIORITY, Entry
 from sits_scheduling.orders import Order
 from sits_scheduling.queueing import WorkQueue
+from sits_scheduling.tenants import Tenants
 
 
 class Pending:
@@ -15,8 +16,8 @@ class Pending:
     A switched strategy takes hold when its model is looked at next.
     """
 
-    def __init__(self, capacity: int, order_of: Callable[[str], Order]) -> None:
-        self._capacity, self._order_of = capacity, order_of
+    def __init__(self, capacity: int, order_of: Callable[[str], Order], tenants: Tenants) -> None:
+        self._capacity, self._order_of, self._tenants = capacity, order_of, tenants
         self._queues: dict[str, WorkQueue[Job]] = {}
 
     def __len__(self) -> int:
@@ -28,7 +29,8 @@ class Pending:
             return False
         queue = self._queues.get(job.model)
         if queue is None:
-            queue = self._queues[job.model] = WorkQueue(self._order_of(job.model))
+            order = self._order_of(job.model)
+            queue = self._queues[job.model] = WorkQueue(order, self._tenants)
         queue.add(_entry(job))
         return True
 

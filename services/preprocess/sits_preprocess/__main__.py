@@ -17,7 +17,7 @@ from sits_core.metrics import ProcessRegistry, serve_metrics
 from sits_core.numa import bound_node
 from sits_core.process import run
 from sits_core.rpc import Server, open_channel, require_token_off_loopback, token_metadata
-from sits_core.settings import advertised
+from sits_core.settings import advertised, parsed_file
 from sits_core.telemetry import open_tracer
 from sits_core.tls import metrics_tls
 from sits_preprocess.control import Control
@@ -31,6 +31,7 @@ from sits_preprocess.servicer import OIP
 from sits_preprocess.settings import PreprocessSettings
 from sits_protos.v1.control_pb2_grpc import add_ControlServicer_to_server
 from sits_protos.v1.link_pb2 import Hello, LinkMessage, Role
+from sits_scheduling.tenant_file import parse_tenants, standard_tenants
 
 DRAIN_POLL_S = 0.02
 HEALTH_PERIOD_S = 0.5
@@ -57,7 +58,8 @@ def serve_with(
         registry.register(PoolCollector(memory.pool))
     payloads = Payloads(memory, settings.preprocess_pool_threshold_bytes)
     greeting = LinkMessage(hello=own).SerializeToString
-    engine = Engine(settings, EngineMetrics(registry), greeting, payloads)
+    tenants = parsed_file(settings, "tenants_file", parse_tenants) or standard_tenants()
+    engine = Engine(settings, EngineMetrics(registry), greeting, payloads, tenants)
     token = settings.secret("mesh_token")
     dispatchers = Dispatchers(
         split_addresses(settings.preprocess_dispatchers),

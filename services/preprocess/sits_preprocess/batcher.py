@@ -15,6 +15,7 @@ from sits_scheduling.batching import (
     ClosedBatch,
     Entry,
 )
+from sits_scheduling.tenants import Tenants
 
 MAX_PRIORITY: Final = 16
 """Less urgent than this is all the same: each level is a queue of its own."""
@@ -30,8 +31,8 @@ class ModelBatcher:
     Not thread-safe: the engine's lock covers it.
     """
 
-    def __init__(self, policy: BatchPolicy, max_queue: int) -> None:
-        self._policy, self._max_queue = policy, max_queue
+    def __init__(self, policy: BatchPolicy, max_queue: int, tenants: Tenants) -> None:
+        self._policy, self._max_queue, self._tenants = policy, max_queue, tenants
         self._queues: dict[Hashable, BatchQueue[Request]] = {}
         self._entries: dict[Request, Entry[Request]] = {}
         self.run_ns = 0
@@ -51,7 +52,7 @@ class ModelBatcher:
             return QUEUE_FULL
         queue = self._queues.get(request.key)
         if queue is None:
-            queue = self._queues[request.key] = BatchQueue(self._policy)
+            queue = self._queues[request.key] = BatchQueue(self._policy, None, self._tenants)
         entry = self._entries[request] = Entry(
             request,
             request.rows,

@@ -34,6 +34,7 @@ from sits_protos.v1.link_pb2 import (
     Release,
     ResultHeader,
 )
+from sits_scheduling.tenants import Tenants
 
 log = structlog.get_logger()
 
@@ -64,6 +65,7 @@ class Engine:
         metrics: EngineMetrics,
         greeting: Callable[[], bytes],
         payloads: Payloads,
+        tenants: Tenants,
     ) -> None:
         self._metrics, self._greeting, self._payloads = metrics, greeting, payloads
         self._patience_ns = int(settings.preprocess_wait_s * 1e9)
@@ -71,7 +73,7 @@ class Engine:
         self._lock = threading.Lock()
         self._timer = Timer("engine timer")
         self._outbox = Outbox(self._lock, payloads)
-        self._queues = Queues(settings, self.catalog, self._outbox, metrics, self._wake_at)
+        self._queues = Queues(settings, self.catalog, self._outbox, metrics, self._wake_at, tenants)
         self._expiry_armed_ns = 0
         self._draining = False
         self._linkless_since_ns = now_ns()

@@ -10,6 +10,7 @@ from sits_preprocess.expiry import Expiry
 from sits_preprocess.outbox import Outbox, Outgoing
 from sits_preprocess.request import ModelKey, Request
 from sits_preprocess.settings import PreprocessSettings
+from sits_scheduling.tenants import Tenants
 
 TOO_LATE = DeadlineExceeded("Request timeout expired", reason="DEADLINE_EXCEEDED_IN_QUEUE")
 
@@ -27,8 +28,9 @@ class Queues:
         outbox: Outbox,
         metrics: EngineMetrics,
         wake_at: Callable[[int, ModelKey], object],
+        tenants: Tenants,
     ) -> None:
-        self._settings, self._catalog = settings, catalog
+        self._settings, self._catalog, self._tenants = settings, catalog, tenants
         self._outbox, self._metrics, self._wake_at = outbox, metrics, wake_at
         self._batchers: dict[ModelKey, ModelBatcher] = {}
         self.open: set[Request] = set()
@@ -130,7 +132,8 @@ class Queues:
         batcher = self._batchers.get(model)
         if batcher is None:
             known, settings = self._catalog.find(*model), self._settings
-            batcher = ModelBatcher(policy_of(known, settings), max_queue_of(known, settings))
+            policy, most = policy_of(known, settings), max_queue_of(known, settings)
+            batcher = ModelBatcher(policy, most, self._tenants)
             self._batchers[model] = batcher
         return batcher
 
