@@ -4,6 +4,7 @@ Everything of the front door is there, checks, metrics and traces; nothing is be
 """
 
 import threading
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from sits_core.errors import Unavailable
@@ -13,9 +14,11 @@ from sits_core.telemetry import open_tracer
 from sits_preprocess.fake_engine import model
 from sits_preprocess.front import build
 from sits_preprocess.repository import Repository
-from sits_preprocess.request import Answer, Request
+from sits_preprocess.request import Answer, Answered, Request, Run
 from sits_preprocess.settings import PreprocessSettings
 from sits_preprocess.testing import FakeCatalog
+
+Sink = Callable[[Sequence[Answered]], None]
 
 ECHO = model("echo", [("INPUT", "FP32", [256])], [("OUTPUT", "FP32", [256])], max_batch_size=32)
 
@@ -25,13 +28,21 @@ class EchoEngine:
 
     def __init__(self) -> None:
         self.catalog = FakeCatalog(ECHO)
+        self._sink: Sink = lambda _answered: None
 
-    def submit(self, request: Request) -> None:
-        outputs = tuple([tensor._replace(name="OUTPUT") for tensor in request.inputs])
-        request.answer(Answer(outputs, executed_rows=request.rows))
+    def deliver_to(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        self._sink([(request, echo(request)) for request in requests])
 
     def cancel(self, request: Request) -> None:
         """It has been answered already."""
+
+
+def echo(request: Request) -> Answer:
+    outputs = tuple([tensor._replace(name="OUTPUT") for tensor in request.inputs])
+    return Answer(outputs, run=Run(rows=request.rows))
 
 
 def serve(settings: PreprocessSettings, stop: threading.Event) -> None:

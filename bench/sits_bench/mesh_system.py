@@ -1,6 +1,5 @@
 """Our mesh as a system under test: all four services and a Redis of its own, on this machine."""
 
-import os
 import re
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,6 @@ from sits_cli import ports
 from sits_cli.mesh import Mesh, MeshFailed, Plan
 
 READY_S: Final = 60.0
-SERVICES: Final = ("topology", "executor-0", "dispatcher", "preprocess")
 BEST: Final[Mapping[str, str]] = {"SITS_PREPROCESS_TRANSPORT": "native"}
 """What is not the default and makes it faster."""
 FORCE_GRPC: Final = {"SITS_FORCE_GRPC_LINKS": "true"}
@@ -39,8 +37,6 @@ class MeshSystem:
     env: Env = field(default_factory=dict)
     executors: int = 1
     base: Env = field(default_factory=lambda: BEST)
-    pinned: Mapping[str, set[int]] = field(default_factory=dict)
-    """CPUs of a service, by its name."""
 
     @contextmanager
     def start(self) -> Iterator[Running]:
@@ -62,7 +58,6 @@ class MeshSystem:
             except MeshFailed as error:
                 raise BenchError(f"{self.name}: {error}") from None
             self._await_models(mesh)
-            self._pin(mesh)
             yield mesh, Running(mesh.addresses.front, lambda: pids(mesh), metrics=metrics(mesh))
 
     def _await_models(self, mesh: Mesh) -> None:
@@ -74,12 +69,6 @@ class MeshSystem:
 
         with triton.InferenceServerClient(mesh.addresses.front) as client:
             until(ready, READY_S, f"models of {self.name}")
-
-    def _pin(self, mesh: Mesh) -> None:
-        for service, cpus in self.pinned.items():
-            pid = mesh.pid(service)
-            for task in os.listdir(f"/proc/{pid}/task"):
-                os.sched_setaffinity(int(task), cpus)
 
 
 def pids(mesh: Mesh) -> list[int]:

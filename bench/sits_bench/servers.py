@@ -60,18 +60,20 @@ class FrontAlone:
 
 @dataclass(frozen=True, slots=True)
 class NaiveMesh:
-    """bench/naive, with one executor. Not pinned: its processes share the cores, as ours do."""
+    """bench/naive. Not pinned: its processes share the cores, as ours do."""
 
+    executors: int = 1
     name: str = "naive mesh"
 
     @contextmanager
     def start(self) -> Iterator[Running]:
-        front, dispatcher, executor = (f"127.0.0.1:{port}" for port in free_ports(3))
-        parts = {
-            "executor": [executor],
-            "dispatcher": [dispatcher, executor],
-            "front": [front, dispatcher],
-        }
+        ports = free_ports(2 + self.executors)
+        front, dispatcher, *executors = (f"127.0.0.1:{port}" for port in ports)
+        parts = [
+            *(("executor", [executor]) for executor in executors),
+            ("dispatcher", [dispatcher, *executors]),
+            ("front", [front, dispatcher]),
+        ]
         with ExitStack() as stack:
             running = [
                 stack.enter_context(
@@ -81,7 +83,7 @@ class NaiveMesh:
                         addresses[0],
                     )
                 )
-                for part, addresses in parts.items()
+                for part, addresses in parts
             ]
             yield Running(front, lambda: [pid for each in running for pid in each.pids()])
 

@@ -34,8 +34,9 @@ def finish(
     *,
     raw: Sequence[dict[str, Any]] = (),
     plot: Path | None = None,
+    table: bool = True,
 ) -> int:
-    """The exit status: 0 if all bars hold and nothing failed."""
+    """The exit status: 0 if all bars hold and nothing failed. Not `table`: it is printed."""
     if given.keep:
         kept = keep(name, report, raw)
         console(stderr=True).print(f"kept in {literal(str(kept))}", soft_wrap=True)
@@ -44,10 +45,11 @@ def finish(
         draw(report.panels, plot, f"sits bench {name}")
     if given.json:
         print_json(report.as_dict())
-    else:
+    elif table:
         show(report)
-        say()
-        say("all bars hold" if report.holds else "[bold red]not all bars hold[/]")
+        if any(figure.bar is not None for figure in report.figures):
+            say()
+            say("all bars hold" if report.holds else "[bold red]not all bars hold[/]")
     return 0 if report.holds and not report.parameters.get("failed") else EXIT_MISSED
 
 

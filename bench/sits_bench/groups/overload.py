@@ -100,7 +100,7 @@ class Overload:
                      admitted / capacity, "", GOODPUT[self.network.name]),
             at_most_times(
                 f"{name}.p99: {text}, p99 of what is admitted, against that at capacity",
-                found.median("mesh", OVER, p99_ms), "ms",
+                found.median("mesh", OVER, _admitted_p99_ms), "ms",
                 found.median("mesh", CAPACITY, p99_ms), 2.0,
             ),
             plain(f"{name}.refused: share refused", found.median("mesh", OVER, _refused), ""),
@@ -114,6 +114,11 @@ class Overload:
             title = f"{text}, admitted, against Triton with a queue of {QUEUE} offered the same"
             figures.append(at_least_times(f"{name}.triton: {title}", admitted, "req/s", other, 3.0))
         return figures
+
+
+def _admitted_p99_ms(run: Measured) -> float:
+    """Nothing answered is no fast answer."""
+    return run.answered.p99 if run.answered.count else float("inf")
 
 
 def _refused(run: Measured) -> float:
