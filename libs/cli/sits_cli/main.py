@@ -8,6 +8,7 @@ import typer
 from sits_cli.client import CliError
 from sits_cli.commands import (
     bench,
+    doctor,
     explain,
     infer,
     models,
@@ -15,6 +16,7 @@ from sits_cli.commands import (
     simulate,
     status,
     switch,
+    top,
     topology,
     trace,
     up,
@@ -29,18 +31,19 @@ app = typer.Typer(
     name="sits",
     help="Run and operate a SITS serving mesh.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command("up")(up.up)
 app.command("status")(status.status)
-app.command("models")(models.models)
+app.command("top")(top.top)
+app.add_typer(models.app, name="models")
 app.command("infer")(infer.infer)
 app.command("trace")(trace.trace)
 app.command("topology")(topology.topology)
 app.command("switch")(switch.switch)
 app.command("shadow")(shadow.shadow)
 app.command("explain")(explain.explain)
+app.command("doctor")(doctor.doctor)
 app.command("simulate")(simulate.simulate)
 app.command("bench", context_settings=bench.PASS_ON)(bench.bench)
 
@@ -48,7 +51,7 @@ app.command("bench", context_settings=bench.PASS_ON)(bench.bench)
 def main(args: Sequence[str] | None = None) -> None:
     """Exit status: 0 fine, 1 failed (stderr says why and what to do), 2 wrong usage."""
     try:
-        app(args=None if args is None else list(args))
+        app(args=None if args is None else list(args), prog_name="sits")
     except (CliError, SettingsError) as error:
         console(stderr=True).print(f"[bold red]error:[/] {literal(str(error))}", soft_wrap=True)
         sys.exit(EXIT_FAILED)

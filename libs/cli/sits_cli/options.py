@@ -7,6 +7,14 @@ import typer
 from sits_cli.client import Place
 from sits_cli.ports import DEFAULTS
 
+
+def _address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal():
+        raise typer.BadParameter(f"{text!r}: expected host:port")
+    return text
+
+
 Front = Annotated[
     str,
     typer.Option(
@@ -34,8 +42,19 @@ Topology = Annotated[
         metavar="HOST:PORT",
     ),
 ]
+Admin = Annotated[
+    str,
+    typer.Option(
+        "--admin",
+        envvar=["SITS_CLI_ADMIN", "SITS_DISPATCHER_ADMIN_BIND"],
+        help="address of a dispatcher's admin port",
+        metavar="HOST:PORT",
+        callback=_address,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
+DEFAULT_ADMIN = DEFAULTS["SITS_DISPATCHER_ADMIN_BIND"]
 DEFAULT_FRONT = DEFAULTS["SITS_PREPROCESS_BIND"]
 DEFAULT_DISPATCHER = DEFAULTS["SITS_DISPATCHER_BIND"]
 DEFAULT_TOPOLOGY = DEFAULTS["SITS_TOPOLOGY_BIND"]
@@ -51,3 +70,7 @@ def dispatcher_place(address: str) -> Place:
 
 def topology_place(address: str) -> Place:
     return Place("topology service", address, "--topology")
+
+
+def admin_place(address: str) -> Place:
+    return Place("dispatcher's admin port", address, "--admin")

@@ -1,14 +1,20 @@
-"""`sits models`: what the mesh can run, and in which state."""
+"""`sits models`: what the mesh can run, and in which state; loads and unloads on all executors."""
 
 from dataclasses import asdict, dataclass, replace
 
+import typer
 from rich.text import Text
 
 from sits_cli import front
+from sits_cli.commands import load
 from sits_cli.options import DEFAULT_FRONT, Front, Json, front_place
 from sits_cli.output import bad, good, print_json, print_table, say
 
 READY = "READY"
+
+app = typer.Typer(help="List the models, load and unload them.")
+app.command("load")(load.load)
+app.command("unload")(load.unload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +29,14 @@ class ModelLine:
     outputs: tuple[str, ...] = ()
 
 
-def models(address: Front = DEFAULT_FRONT, as_json: Json = False) -> None:
-    """List the models with their state, inputs and outputs."""
+@app.callback(invoke_without_command=True)
+def models(context: typer.Context, address: Front = DEFAULT_FRONT, as_json: Json = False) -> None:
+    """List the models with their state, inputs and outputs; or load and unload them."""
+    if context.invoked_subcommand is None:
+        listing(address, as_json=as_json)
+
+
+def listing(address: str, *, as_json: bool) -> None:
     with front.connected(front_place(address)) as client:
         lines = [_line(client, entry) for entry in client.get_model_repository_index().models]
     lines.sort(key=lambda line: (line.name, len(line.version), line.version))
