@@ -317,3 +317,10 @@ def test_draining_answers_what_came_and_ends_the_stream_with_a_retryable_status(
             rest.extend(iter(stream.read, None))
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     assert len(served.engine.taken) == 1
+
+
+def test_a_stream_opened_while_draining_ends_with_a_retryable_status(served) -> None:
+    served.front.servicer.drain()
+    with Stream(served.address) as stream, pytest.raises(grpc.RpcError) as caught:
+        stream.read()
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -48,13 +48,18 @@ class Servicer:
 
     def model_stream_infer(self, call: StreamCall) -> InferStream:
         stream = InferStream(call, self._inference, self._defer, self.streams.discard)
-        self.streams.add(stream)
+        self._opened(stream)
         return stream
 
     def infer_batches(self, call: StreamCall) -> InferBatches:
         stream = InferBatches(call, self._inference, self._defer, self.streams.discard)
-        self.streams.add(stream)
+        self._opened(stream)
         return stream
+
+    def _opened(self, stream: InferStream | InferBatches) -> None:
+        self.streams.add(stream)
+        if self._inference.draining:  # too late for `drain` to see it
+            stream.drain()
 
     def drain(self) -> None:
         """No new requests; streams end once what they brought is answered."""
