@@ -9,6 +9,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from sits_core.healthcheck import ALIVE
 from sits_core.interceptors import ErrorInterceptor, Interceptor, Metadata, TokenInterceptor
 from sits_core.settings import Settings, SettingsError, is_loopback
 from sits_core.tls import ClientTls, ServerTls, client_tls, server_tls
@@ -17,10 +18,6 @@ AUTHORIZATION = "authorization"
 SERVER_THREADS = 1024
 """A long-lived stream holds a thread for its life; threads are made on demand. Calls
 beyond are refused, since they might wait for ever."""
-
-ALIVE = "alive"
-"""Name that health checks may ask for: SERVING for as long as the server answers at all, where
-the server itself ("") says whether it is ready."""
 
 Options = list[tuple[str, int | str]]
 

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2 as pb
 
 from sits_core.errors import InvalidArgument, NotFound
-from sits_core.rpc import ALIVE
+from sits_core.healthcheck import ALIVE
 from sits_preprocess.transport.call import Call, Outgoing, StreamCall
 
 _STATUS = pb.HealthCheckResponse
