@@ -65,3 +65,5 @@ class Accounts:
                 closed_ns,
                 {"model": request.model, "tenant": request.tenant},
             )
+        if returned_ns := answer.run.times.dispatcher_returned:
+            self._tracer.record("preprocess.answer", own, returned_ns, ended_ns, {})
