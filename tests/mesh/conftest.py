@@ -1,14 +1,28 @@
 """Real meshes of processes, with models of the builtin backend, shared by as many tests as can."""
 
 import socket
+from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 
+import grpc
+import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
+)
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from sits_cli.mesh import Mesh
-from sits_cli.testing_mesh import plan, running, write_model
+from sits_cli.testing_mesh import plan, running, tensor, write_model
 from sits_core.testing import free_port
 
 DATATYPES = (
@@ -53,10 +67,40 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+class Collector(TraceServiceServicer):
+    """Keeps all spans that it is sent, by the process that sent them."""
+
+    def __init__(self) -> None:
+        self.endpoint = ""
+        self.spans: dict[int, list[Span]] = defaultdict(list)
+
+    def Export(
+        self, request: ExportTraceServiceRequest, context: grpc.ServicerContext
+    ) -> ExportTraceServiceResponse:
+        for resource in request.resource_spans:
+            attributes = {a.key: a.value for a in resource.resource.attributes}
+            spans = [span for scope in resource.scope_spans for span in scope.spans]
+            self.spans[attributes["process.pid"].int_value] += spans
+        return ExportTraceServiceResponse()
+
+
 @pytest.fixture(scope="session")
-def mesh(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+def collector() -> Iterator[Collector]:
+    made, server = Collector(), grpc.server(ThreadPoolExecutor(8))
+    add_TraceServiceServicer_to_server(made, server)
+    made.endpoint = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    yield made
+    server.stop(0).wait(5)
+
+
+@pytest.fixture(scope="session")
+def mesh(
+    models: Path, collector: Collector, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mesh]:
     """Two executors, and Redis; children that die come back."""
-    with running(plan(models, tmp_path_factory.mktemp("logs")), LAST) as made:
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint}
+    with running(plan(models, tmp_path_factory.mktemp("logs"), env=env), LAST) as made:
         yield made
 
 
@@ -99,3 +143,46 @@ def solo(models: Path, deaf_port: int, tmp_path_factory: pytest.TempPathFactory)
     )
     with running(own, LAST) as made:
         yield made
+
+
+class Patient:
+    """Stock clients that ping every ten seconds: one idle, one with an idle stream, one that
+    waits for a long request."""
+
+    PATIENCE_S = 42.0
+    PINGS = triton.KeepAliveOptions(
+        keepalive_time_ms=10_000,
+        keepalive_timeout_ms=5_000,
+        keepalive_permit_without_calls=True,
+        http2_max_pings_without_data=0,
+    )
+
+    def __init__(self, address: str) -> None:
+        self.idle, self.streaming, self.waiting = (
+            triton.InferenceServerClient(address, keepalive_options=self.PINGS) for _ in range(3)
+        )
+        self.streamed: Queue[tuple[triton.InferResult | None, object]] = Queue()
+        self.waited: Queue[tuple[triton.InferResult | None, object]] = Queue()
+
+    def start(self) -> None:
+        self.idle.is_server_live()
+        self.streaming.start_stream(lambda result, error: self.streamed.put((result, error)))
+        rows = int(self.PATIENCE_S / 0.5)  # the model sleeps half a second a row
+        self.waiting.async_infer(
+            "patient",
+            [tensor(np.zeros(rows, np.float32))],
+            lambda result, error: self.waited.put((result, error)),
+        )
+
+    def close(self) -> None:
+        for client in (self.idle, self.streaming, self.waiting):
+            client.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient(mesh: Mesh) -> Iterator[Patient]:
+    """They wait while other tests run: one batch of theirs is in flight for a while."""
+    made = Patient(mesh.addresses.front)
+    made.start()
+    yield made
+    made.close()

@@ -106,6 +106,11 @@ def running(plan: Plan, model: str) -> Iterator[Mesh]:
         raise AssertionError("\n".join(["services complained", *found]))
 
 
+def whole(mesh: Mesh) -> bool:
+    """Every service runs and says that it is ready."""
+    return all(mesh.ready(name) for name in mesh.names())
+
+
 def serves(mesh: Mesh, model: str) -> bool:
     """Whether the front door takes requests for `model`."""
     with triton.InferenceServerClient(mesh.addresses.front) as client:
