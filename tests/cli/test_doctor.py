@@ -247,7 +247,7 @@ def test_problems_end_with_status_1_and_what_to_do(
     outcome = sits("doctor")
     assert outcome.status == 1
     assert "✗  b  broken [x]  mend it" in outcome.out
-    assert "1 problems, 0 warnings" in outcome.out
+    assert "1 problem, 0 warnings" in outcome.out
 
 
 def test_without_problems_it_ends_well(sits: Sits, monkeypatch: pytest.MonkeyPatch) -> None:

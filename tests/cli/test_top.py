@@ -1,6 +1,12 @@
 """`sits top`: the mesh in the terminal, from the dispatcher's admin port."""
 
 import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -10,6 +16,7 @@ from typing import Any
 import pytest
 
 from sits_cli.top_view import bar, ms, number
+from sits_core.testing import wait_until
 from sits_core.tls import ServerTls, TlsFiles
 from sits_dispatcher import admin_models as api
 
@@ -111,7 +118,7 @@ def test_one_look_shows_load_queues_rates_and_latencies(sits: Sits, serve: Serve
     assert outcome.status == 0
     shown = " ".join(outcome.out.split())
     for part in (
-        "topo_aware", "Redis connected", "topology 3.25 s old", "1 executors, 0 front doors",
+        "topo_aware", "Redis connected", "topology 3.25 s old", "1 executor, 0 front doors",
         "requests/s 1,234", "failed/s 34", "p50 4.25 ms", "p99 120 ms", "waiting 7",
         "executor-node-1-abc GPU-1 ██████████ 3/2 24 400 ring+shm ready",
         "gold 1,000 4.00 ms 118 ms 200 ms 99.8 % 34", "mlp 1 ready least_loaded 400 5,000",
@@ -164,6 +171,43 @@ def test_what_is_answered_instead_is_said(
     outcome = sits("top", "--once", "--admin", serve(answer))
     assert (outcome.status, outcome.out) == (1, "")
     assert said in outcome.err
+
+
+class Terminal:
+    """`sits` on a terminal of its own, and all that it showed."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.shown = b""
+        self._fd, inner = pty.openpty()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "sits_cli", *arguments],
+            stdin=inner, stdout=inner, stderr=inner,
+            env=os.environ | {"TERM": "xterm", "COLUMNS": "140", "LINES": "40"},
+        )  # fmt: skip
+        os.close(inner)
+
+    def shows(self, text: str) -> bool:
+        readable, _, _ = select.select([self._fd], [], [], 0)
+        if readable:
+            self.shown += os.read(self._fd, 1 << 16)
+        return text.encode() in self.shown
+
+    def interrupt(self) -> int:
+        """Ctrl-C; the exit status."""
+        self._process.send_signal(signal.SIGINT)
+        status = self._process.wait(60)
+        os.close(self._fd)
+        return status
+
+
+def test_on_a_terminal_it_follows_the_mesh_until_ctrl_c(serve: Serve) -> None:
+    changed = live(silent_fronts=["10.9.9.9:8003"])
+    address = serve(live(), changed, (503, b'{"error": "going away", "do": "come back"}'))
+    terminal = Terminal("top", "--admin", address)
+    for text in ("executor-node-1-abc", "no figures from 10.9.9.9:8003",
+                 "going away: come back", "Waiting for it"):  # fmt: skip
+        wait_until(lambda text=text: terminal.shows(text), 60, f"{text!r} on the terminal")
+    assert terminal.interrupt() == 130
 
 
 def test_nobody_there_says_what_to_do(sits: Sits) -> None:

@@ -88,6 +88,11 @@ def dim(text: str) -> Text:
     return Text(text, style="dim")
 
 
+def count(number: int, noun: str) -> str:
+    """`1 executor`, `2 executors`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def duration(seconds: float) -> str:
     """Three significant digits with a fitting unit: 812 ns, 41.2 µs, 3.21 ms, 1.50 s, 4 min."""
     if seconds >= 90:

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sits_cli.output import Column, bad, dim, duration, good, table
+from sits_cli.output import Column, bad, count, dim, duration, good, table
 
 Live = Mapping[str, Any]
 BAR_CELLS = 10
@@ -27,12 +27,12 @@ def draw(live: Live) -> RenderableType:
 def facts(live: Live) -> Text:
     state = live["state"]
     up_s = (live["taken_unix_ms"] - state["started_unix_ms"]) / 1e3
-    counts = f"{len(state['executors'])} executors, {len(state['fronts'])} front doors"
+    executors, fronts = len(state["executors"]), len(state["fronts"])
     parts = [
         Text(state["strategy"], style="bold"),
         _redis(state["redis"]),
         _topology(state["topology_age_s"]),
-        Text(counts),
+        Text(f"{count(executors, 'executor')}, {count(fronts, 'front door')}"),
         Text(f"up {duration(max(0.0, up_s))}"),
     ]
     return Text("   ").join(parts)

@@ -11,7 +11,7 @@ from rich.text import Text
 from sits_cli.doctor import machine, network, repository, settings, software
 from sits_cli.doctor.finding import Check, Environ, Finding, Level
 from sits_cli.options import Json
-from sits_cli.output import bad, console, dim, good, print_json, print_table, say
+from sits_cli.output import bad, console, count, dim, good, print_json, print_table, say
 
 EXIT_PROBLEMS = 1
 CHECKS: tuple[Check, ...] = (
@@ -46,7 +46,8 @@ def examine(environ: Environ, checks: Iterable[Check] = CHECKS) -> Iterator[Find
 def show(findings: list[Finding]) -> None:
     print_table(("", "", "found", "what to do"), map(_row, findings))
     counts = Counter(found.level for found in findings)
-    say(f"\n{counts[Level.PROBLEM]} problems, {counts[Level.WARNING]} warnings")
+    problems, warnings = counts[Level.PROBLEM], counts[Level.WARNING]
+    say(f"\n{count(problems, 'problem')}, {count(warnings, 'warning')}")
 
 
 def _row(found: Finding) -> tuple[str | Text, ...]:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from sits_cli.client import TIMEOUT_S, CliError, reached, tokens
 from sits_cli.options import DEFAULT_DISPATCHER, Dispatcher, Json, dispatcher_place
-from sits_cli.output import console, duration, literal, print_json, say
+from sits_cli.output import console, count, duration, literal, print_json, say
 from sits_protos.v1 import control_pb2 as pb
 from sits_protos.v1.control_pb2_grpc import ControlStub
 from sits_protos.v1.link_pb2 import ModelState, Role
@@ -78,7 +78,7 @@ def everywhere(name: str, verb: str, start: Start, dispatcher: str, *, as_json: 
     with reached(dispatcher_place(dispatcher)) as channel:
         stub = ControlStub(channel)
         executors = sum(p.hello.role == Role.ROLE_EXECUTOR for p in _state(stub).peers)
-        _follow(start(stub), f"{verb}ing {name} on {executors} executors", started_s)
+        _follow(start(stub), f"{verb}ing {name} on {count(executors, 'executor')}", started_s)
         versions = _settled(stub, name, ready=verb == "load")
     took_s = time.monotonic() - started_s
     if as_json:
@@ -86,8 +86,8 @@ def everywhere(name: str, verb: str, start: Start, dispatcher: str, *, as_json: 
                     "took_s": took_s, "versions": [asdict(v) for v in versions]})  # fmt: skip
         return
     listed = ", ".join(f"version {v.version} {v.state}" for v in versions) or "no version left"
-    say(f"[bold]{literal(name)}[/] {verb}ed on {executors} executors in {duration(took_s)}: "
-        f"{literal(listed)}")  # fmt: skip
+    where = count(executors, "executor")
+    say(f"[bold]{literal(name)}[/] {verb}ed on {where} in {duration(took_s)}: {literal(listed)}")
 
 
 def _follow(call: "grpc.CallFuture[Any]", title: str, started_s: float) -> None:
