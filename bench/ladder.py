@@ -1,5 +1,6 @@
 """The ablation ladder: 17 steps from the naive mesh to the full one, each a configuration."""
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from sits_bench.compare import (
     Plan,
     Trial,
     alternate,
+    copies_in_all,
     cpu_us,
     expect,
     p50_ms,
@@ -114,6 +116,7 @@ COLUMNS = (
     ("p99", "p99", p99_ms, "ms"),
     ("requests", "requests/s", per_s, "req/s"),
     ("cpu", "CPU a request", cpu_us, "µs"),
+    ("copies", "copies a request", copies_in_all, ""),
 )
 
 
@@ -121,10 +124,14 @@ def table(found: Found) -> None:
     right = [Column(text, right=True) for _, text, _, _ in COLUMNS]
     rows = [
         (str(number), title,
-         *(f"{found.median(str(number), LOAD, value):,.4g}" for _, _, value, _ in COLUMNS))
+         *(shown(found.median(str(number), LOAD, value)) for _, _, value, _ in COLUMNS))
         for number, title in enumerate(titles(), 1)
     ]  # fmt: skip
     print_table(("step", "what it adds", *right), rows)
+
+
+def shown(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:,.4g}"
 
 
 def panels(found: Found) -> list[Panel]:
@@ -135,7 +142,7 @@ def panels(found: Found) -> list[Panel]:
             "Ablation ladder", "step", text,
             [Series(text, x, [found.median(str(n), LOAD, value) for n in numbers])], log_y=True,
         )
-        for _, text, value, _ in COLUMNS[2:]
+        for _, text, value, _ in COLUMNS[2:5]
     ]  # fmt: skip
 
 

@@ -12,8 +12,9 @@ import numpy as np
 from sits_bench import machine, repositories
 from sits_bench.client_memory import SHM
 from sits_bench.compare import Plan, request_file, steady
+from sits_bench.copies import counters
 from sits_bench.loadgen import BenchError, Load, Measured, build, run
-from sits_bench.mesh_system import MeshSystem, counters
+from sits_bench.mesh_system import MeshSystem
 from sits_bench.messages import Inference, random_floats
 from sits_bench.processes import family, rss_bytes
 from sits_bench.show import finish, main, options

@@ -3,11 +3,11 @@
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from sits_bench import loadgen, messages
+from sits_bench import copies, loadgen, messages
 from sits_bench.loadgen import BenchError, Load, Measured
 from sits_bench.messages import Inference
 from sits_bench.paths import WORK
@@ -32,8 +32,10 @@ class Plan:
     """How long and how often. Quick runs say which way a change goes, not how far."""
 
     rounds: int = 3
+    slow_rounds: int = 3
+    """For what takes long to start."""
     warm_up_s: float = 1.5
-    duration_s: float = 6.0
+    duration_s: float = 8.0
 
     def closed(self, requests: Path, in_flight: int, *, times: float = 1.0) -> Load:
         """`times` as long as usual, for what is slow."""
@@ -45,7 +47,7 @@ class Plan:
         )
 
 
-QUICK: Final = Plan(rounds=3, warm_up_s=0.6, duration_s=1.4)
+QUICK: Final = Plan(rounds=3, slow_rounds=1, warm_up_s=0.6, duration_s=1.4)
 FULL: Final = Plan()
 
 
@@ -58,7 +60,7 @@ class Trial:
     check: Check
     client_cpus: frozenset[int] = frozenset()
     rounds: int = 99
-    """At most so many, for what takes long to start."""
+    """At most so many."""
     start_s: float = 4.0
     """How long starting and stopping take, roughly."""
 
@@ -107,6 +109,14 @@ def cpu_us(run: Measured) -> float:
     return run.cpu_us
 
 
+def copies_between(run: Measured) -> float:
+    return run.copies.between
+
+
+def copies_in_all(run: Measured) -> float:
+    return run.copies.everywhere
+
+
 def expect(trials: Sequence[Trial], rounds: int) -> float:
     """Seconds that `alternate` takes."""
     return sum(trial.seconds * min(rounds, trial.rounds) for trial in trials)
@@ -141,7 +151,8 @@ def started(trial: Trial) -> Iterator[Running]:
 
 
 def run(running: Running, load: Load, client_cpus: frozenset[int] = frozenset()) -> Measured:
-    return loadgen.run(
+    before = copies.counted(running)
+    measured = loadgen.run(
         load,
         running.target,
         running.pids(),
@@ -149,6 +160,7 @@ def run(running: Running, load: Load, client_cpus: frozenset[int] = frozenset())
         http1=running.http1,
         cpus=client_cpus,
     )
+    return replace(measured, copies=copies.per_request(before, copies.counted(running)))
 
 
 def steady(running: Running, load: Load, client_cpus: frozenset[int] = frozenset()) -> Measured:

@@ -1,13 +1,14 @@
 """Builds the load generator, runs it, reads its results."""
 
 import json
+import math
 import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -64,10 +65,21 @@ class Load:
         return self.warm_up_s + self.duration_s
 
 
+class Copies(NamedTuple):
+    """Copies of payload bytes that the services count for each request; NaN = nobody counts.
+    `between`: by those behind the front door."""
+
+    everywhere: float
+    between: float
+
+
+UNKNOWN: Final = Copies(math.nan, math.nan)
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What a run found. Rates are over the window after the warm-up; latencies are those of
-    requests due in it. `cpu_us` is the servers' CPU time for each answered request."""
+    requests due in it. `cpu_s` is the servers' CPU time, `cpu_us` that of each answered request."""
 
     seconds: float
     ok: int
@@ -80,10 +92,12 @@ class Measured:
     unanswered: int
     unsent: int
     pushbacks: int
+    cpu_s: float
     cpu_us: float
     own_cpu_us: float
     first_error: str
     kinds: Sequence[Latencies] = field(default_factory=list)
+    copies: Copies = UNKNOWN
 
     @property
     def refused_share(self) -> float:
@@ -200,6 +214,7 @@ def _measured(found: dict[str, Any]) -> Measured:
         unanswered=found["open"],
         unsent=found["unsent"],
         pushbacks=found["pushbacks"],
+        cpu_s=cpu_s,
         cpu_us=cpu_s / ok * 1e6 if ok else 0.0,
         own_cpu_us=found["own_cpu_s"] / max(1, found["done"]) * 1e6,
         first_error=found["first_error"],

@@ -1,7 +1,6 @@
 """Our mesh as a system under test: all four services and a Redis of its own, on this machine."""
 
 import re
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -80,16 +79,3 @@ def pids(mesh: Mesh) -> list[int]:
 def metrics(mesh: Mesh) -> tuple[str, ...]:
     book = mesh.addresses
     return (book.front_metrics, book.admin, *(address for _, address in book.executors))
-
-
-def counters(addresses: Sequence[str], pattern: str) -> float | None:
-    """The sum of all samples whose name and labels match, over the services at `addresses`;
-    None when there is no such sample."""
-    matches = re.compile(pattern)
-    values: list[float] = []
-    for address in addresses:
-        url = f"http://{address}/metrics"
-        with urllib.request.urlopen(url, timeout=10) as response:
-            lines = response.read().decode().splitlines()
-        values += [float(line.rpartition(" ")[2]) for line in lines if matches.match(line)]
-    return sum(values) if values else None

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,6 +28,19 @@ def options(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def _finite(value: Any) -> Any:
+    """JSON knows no infinity: nothing stands in its place."""
+    match value:
+        case float() if not math.isfinite(value):
+            return None
+        case dict():
+            return {key: _finite(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_finite(each) for each in value]
+        case _:
+            return value
+
+
 def finish(
     name: str,
     report: Report,
@@ -44,7 +58,7 @@ def finish(
     if plot is not None:
         draw(report.panels, plot, f"sits bench {name}")
     if given.json:
-        print_json(report.as_dict())
+        print_json(_finite(report.as_dict()))
     elif table:
         show(report)
         if any(figure.bar is not None for figure in report.figures):
@@ -59,7 +73,9 @@ def keep(name: str, report: Report, raw: Sequence[dict[str, Any]]) -> Path:
     file = RESULTS / f"{date}-{name}.json"
     RESULTS.mkdir(parents=True, exist_ok=True)
     content = {**report.as_dict(), "runs": list(raw)}
-    file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    file.write_text(
+        json.dumps(_finite(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    )
     return file
 
 

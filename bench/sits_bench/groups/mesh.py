@@ -25,8 +25,8 @@ def _trials(plan: Plan) -> Sequence[Trial]:
     loads = {MANY: plan.closed(requests, 64), ONE: plan.closed(requests, 1, times=0.5)}
     check = partial(checks.echoes, inference=KILOBYTE)
     return [
-        Trial(_MESH, loads, check, start_s=7.0),
-        Trial(_REMOTE, {MANY: loads[MANY]}, check, start_s=7.0),
+        Trial(_MESH, loads, check, start_s=6.0),
+        Trial(_REMOTE, {MANY: loads[MANY]}, check, start_s=6.0),
         Trial(_NAIVE, {MANY: loads[MANY]}, check, start_s=3.0),
         Trial(_RAW, loads, check, start_s=2.0),
     ]

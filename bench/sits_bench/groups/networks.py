@@ -24,7 +24,8 @@ from sits_bench.system import System
 from sits_sim.figures import Figure, Panel, Series
 
 LEVELS: Final = (16, 64, 256)
-SLOW_START: Final = {"ray": 20.0, "mesh": 7.0, "mlserver": 4.0, "mosec": 4.0, "triton": 6.0}
+START_S: Final = {"ray": 20.0, "mesh": 6.0, "mlserver": 4.0, "mosec": 4.0, "triton": 6.0}
+SLOW_S: Final = 10.0
 AT_64: Final = {"mlserver": 8.0, "ray": 20.0, "mosec": 0.7}
 """Peer → how many times its requests/s we reach at 64 in flight."""
 
@@ -40,7 +41,9 @@ def _trial(plan: Plan, network: Network, system: System, levels: Sequence[int]) 
     times = 2.0 if network is TRANSFORMER else 1.0
     loads = {str(level): plan.closed(requests, level, times=times) for level in levels}
     check = partial(checks.serves, network=network)
-    return Trial(system, loads, check, start_s=SLOW_START[system.name])
+    start_s = START_S[system.name]
+    rounds = plan.slow_rounds if start_s > SLOW_S else plan.rounds
+    return Trial(system, loads, check, rounds=rounds, start_s=start_s)
 
 
 def _peer(plan: Plan, network: Network, peer: str, levels: Sequence[int]) -> list[Trial]:

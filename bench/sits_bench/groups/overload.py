@@ -10,7 +10,7 @@ import numpy as np
 
 from sits_bench import checks, peers
 from sits_bench.bars import at_least_times, at_most_times
-from sits_bench.compare import Found, Plan, p99_ms, per_s, request_file, run, steady
+from sits_bench.compare import Found, Plan, cpu_us, p99_ms, per_s, request_file, run, steady
 from sits_bench.group import Bench
 from sits_bench.groups.networks import mesh
 from sits_bench.loadgen import Load, Measured
@@ -106,6 +106,8 @@ class Overload:
             plain(f"{name}.refused: share refused", found.median("mesh", OVER, _refused), ""),
             plain(f"{name}.refusal_p99: how fast refusals come, p99",
                   found.median("mesh", OVER, _refusal_ms), "ms"),
+            plain(f"{name}.refusal_cpu: CPU a refused request, once the others have theirs",
+                  _refusal_cpu_us(found), "µs"),
             plain(f"{name}.pushback: share of refusals that say when to come again",
                   found.median("mesh", OVER, _pushback), ""),
         ]  # fmt: skip
@@ -127,6 +129,18 @@ def _refused(run: Measured) -> float:
 
 def _refusal_ms(run: Measured) -> float:
     return run.refused.p99
+
+
+def _refusal_cpu_us(found: Found) -> float:
+    """What is left of the CPU time when each answered request has taken what it takes at
+    capacity. An estimate: batches are larger under overload, so it errs to our advantage."""
+    each_us = found.median("mesh", CAPACITY, cpu_us)
+
+    def left(run: Measured) -> float:
+        refused = run.failed
+        return max(0.0, run.cpu_s * 1e6 - run.ok * each_us) / refused if refused else 0.0
+
+    return found.median("mesh", OVER, left)
 
 
 def _pushback(run: Measured) -> float:

@@ -1,27 +1,37 @@
 """Tensors of 600 KB: in shared memory from client to model, against inside the messages."""
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from sits_bench import checks, client_memory, repositories
 from sits_bench.bars import compared, times_lower
-from sits_bench.compare import Found, Plan, Trial, alternate, cpu_us, expect, request_file, steady
+from sits_bench.compare import (
+    Found,
+    Plan,
+    Trial,
+    alternate,
+    copies_between,
+    copies_in_all,
+    cpu_us,
+    expect,
+    request_file,
+)
+from sits_bench.copies import COPIES
 from sits_bench.group import Bench
 from sits_bench.loadgen import BenchError
-from sits_bench.mesh_system import FORCE_GRPC, INLINE, MeshSystem, counters
+from sits_bench.mesh_system import FORCE_GRPC, INLINE, MeshSystem
 from sits_bench.messages import Inference, Region, random_floats
 from sits_bench.system import Running
 from sits_sim.figures import Figure, at_most, plain
 
 LARGE: Final = Inference("echo", {"INPUT": random_floats(1, 1, 153_600)})
 IN_FLIGHT: Final = 8
-COPIES: Final = r"sits_payload_copies_total"
-REQUESTS: Final = r"sits_requests_total"
 _MODELS = [repositories.echo()]
 _CLIENT, _POOL = "client memory", "pool"
 _SHARED = MeshSystem("mesh, shared memory", _MODELS, {"SITS_PREPROCESS_ALLOW_CLIENT_SHM": "true"})
@@ -38,14 +48,14 @@ class Payload:
 
     def seconds(self, plan: Plan) -> float:
         empty = Region("", 0)
-        return expect(_trials(plan, (empty, empty)), plan.rounds) + _copies_s(plan)
+        return expect(_trials(plan, (empty, empty)), plan.rounds)
 
     def run(self, bench: Bench) -> list[Figure]:
         (array,) = LARGE.inputs.values()
         with client_memory.regions(array, f"bench-{os.getpid()}") as regions:
             found = alternate(_trials(bench.plan, regions), bench.plan.rounds, bench.progress)
             bench.keep(self.name, found)
-            return [*_figures(found), *_copies(bench, regions)]
+            return [*_figures(found), *_copies(found, bench)]
 
 
 def _trials(plan: Plan, regions: Regions) -> Sequence[Trial]:
@@ -55,10 +65,10 @@ def _trials(plan: Plan, regions: Regions) -> Sequence[Trial]:
     check = partial(checks.echoes, inference=LARGE)
     return [
         Trial(
-            _SHARED, {_CLIENT: shared, _POOL: inline}, partial(_check, regions=regions), start_s=7.0
+            _SHARED, {_CLIENT: shared, _POOL: inline}, partial(_check, regions=regions), start_s=6.0
         ),
-        Trial(_MESSAGES, {_POOL: inline}, check, start_s=7.0),
-        Trial(_REMOTE, {_POOL: inline}, check, start_s=7.0),
+        Trial(_MESSAGES, {_POOL: inline}, check, start_s=6.0),
+        Trial(_REMOTE, {_POOL: inline}, check, start_s=6.0),
     ]
 
 
@@ -88,49 +98,17 @@ def _figures(found: Found) -> list[Figure]:
     ]  # fmt: skip
 
 
-def _copies_s(plan: Plan) -> float:
-    return 7.0 + 2 * plan.warm_up_s
-
-
-def _copies(bench: Bench, regions: Regions) -> list[Figure]:
-    """Copies that the services count, over the requests they count."""
-    (trial, *_) = _trials(bench.plan, regions)
-    load = trial.loads[_CLIENT]
-    with trial.system.start() as running:
-        trial.check(running)
-        before = _counted(running)
-        steady(running, load)
-        after = _counted(running)
-    bench.progress.step("copies", _copies_s(bench.plan))
-    if after.everywhere is None or before.everywhere is None:
-        bench.lacks("no service exports sits_payload_copies_total: copies are not known")
+def _copies(found: Found, bench: Bench) -> list[Figure]:
+    between = found.median(_SHARED.name, _CLIENT, copies_between)
+    if math.isnan(between):
+        bench.lacks(f"no service exports {COPIES}: copies are not known")
         return []
-    requests = after.requests - before.requests
-    between = (after.between - before.between) / requests
-    everywhere = (after.everywhere - before.everywhere) / requests
     return [
         at_most("payload.copies: 600 KB, copies a request between co-located services",
                 between, "", 0),
         plain("payload.copies_all: copies a request in all services, edges included",
-              everywhere, ""),
+              found.median(_SHARED.name, _CLIENT, copies_in_all), ""),
     ]  # fmt: skip
-
-
-class _Counted(NamedTuple):
-    """`between`: by the dispatcher and the executor. None = nobody counts."""
-
-    requests: float
-    everywhere: float | None
-    between: float
-
-
-def _counted(running: Running) -> _Counted:
-    inner = running.metrics[1:]
-    return _Counted(
-        counters(running.metrics, REQUESTS) or 0.0,
-        counters(running.metrics, COPIES),
-        counters(inner, COPIES) or 0.0,
-    )
 
 
 PAYLOAD: Final = Payload()
