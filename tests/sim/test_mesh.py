@@ -1,8 +1,12 @@
 """What every run of a simulated mesh must hold, whatever is decided in it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from sits_sim.batch import Batch
+from sits_sim.faults import DEAD, Fault
 from sits_sim.ledger import End, Ledger
 from sits_sim.testing import batched, mesh, requests
 
@@ -68,3 +72,38 @@ def test_refused_requests_count_as_missed_and_not_as_fast() -> None:
     results = ledger.results()
     assert results.attainment == pytest.approx(np.mean(results.end == End.ANSWERED))
     assert results.percentile_ms(50) == pytest.approx(1.0)
+
+
+def test_what_dead_devices_held_runs_elsewhere_and_nothing_is_lost() -> None:
+    load = requests(1.0)
+    end_ns = int(load.at_ns[-1])
+    faults = [Fault(device, end_ns // 4, end_ns // 4, DEAD) for device in range(4)]
+    plan = replace(batched(admission=True), faults=tuple(faults))
+    simulated = mesh(load, plan)
+    moved: list[Batch] = []
+    simulated.dispatcher.lost = moved.extend  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="requests were lost"):
+        simulated.run().results()
+    assert moved
+    results = mesh(load, plan).run().results()
+    assert results.share(End.FAILED) == 0
+    assert results.attainment > 0.9
+
+
+def test_devices_that_come_back_are_used_again() -> None:
+    load = requests(2.0)
+    end_ns = int(load.at_ns[-1])
+    simulated = mesh(load, replace(batched(), faults=(Fault(0, 0, end_ns // 2, DEAD),)))
+    simulated.run().results()
+    assert simulated.devices[0].rows > 0
+    assert simulated.dispatcher.table.batches_in_flight() == 0
+    assert len(simulated.dispatcher.table) == 16
+
+
+def test_a_slow_device_is_noticed_and_gets_less() -> None:
+    load = requests(2.0)
+    end_ns = int(load.at_ns[-1])
+    simulated = mesh(load, replace(batched(), faults=(Fault(0, 0, end_ns, 4.0),)))
+    simulated.run().results()
+    others = np.mean([device.rows for device in simulated.devices[1:]])
+    assert simulated.devices[0].rows < others / 2

@@ -39,11 +39,12 @@ class Dispatcher:
         self.placing = Placing(self.table, ServiceTimes(), Switchboard(strategy, rng), rng)
         order = self.placing.strategies.strategy(MODEL).order
         self._pending: WorkQueue[Batch] = WorkQueue(order)
-        self._executors = {gpu.id: Executor(gpu.id, gpu.host, gpu.device) for gpu in cluster.gpus}
-        self._numbers = {gpu.id: gpu.index for gpu in cluster.gpus}
+        self._cluster = cluster
+        self._numbers: dict[str, int] = {}
+        self._ids: dict[int, str] = {}
         self.decisions = 0
-        for executor_id in self._executors:
-            self.join(executor_id)
+        for gpu in cluster.gpus:
+            self.join(gpu.index)
         weights = {host: shape.weights for host, shape in cluster.hosts.items()}
         self.table.set_affinity(AffinityMap(weights))
 
@@ -81,13 +82,22 @@ class Dispatcher:
 
     # executors
 
-    def leave(self, executor_id: str) -> None:
-        self.placing.lost(executor_id)
+    def leave(self, device: int) -> None:
+        self.placing.lost(self._ids.pop(device))
 
-    def join(self, executor_id: str) -> None:
-        self.table.add(self._executors[executor_id])
+    def join(self, device: int) -> None:
+        """A process on that device; its id is new, as that of any process is."""
+        gpu = self._cluster.gpus[device]
+        executor_id = f"{gpu.id}~{len(self._numbers)}" if gpu.id in self._numbers else gpu.id
+        self._ids[device], self._numbers[executor_id] = executor_id, device
+        self.table.add(Executor(executor_id, gpu.host, gpu.device))
         self.table.serve(executor_id, MODEL, self._slots, 1)
         self.pump()
+
+    def credits(self) -> tuple[int, int]:
+        """Batches that all executors take at once, and how many of them run."""
+        slots, parallel, _ = self.table.capacity(MODEL)
+        return slots, parallel
 
     # steps
 

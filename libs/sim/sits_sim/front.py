@@ -54,6 +54,10 @@ class Front:
     def __repr__(self) -> str:
         return f"<Front {self.number} {self._queue!r}, {len(self._in_flight)} batches out>"
 
+    def set_credits(self, window: int, instances: int) -> None:
+        self._window, self._instances = window, instances
+        self.pump()
+
     def arrive(self, entry: Entry[int]) -> None:
         if self._gate is not None:
             if self._refused(self._gate, entry):

@@ -24,10 +24,11 @@ from sits_scheduling.service_times import ServiceTimes
 from sits_scheduling.tenants import Tenant, Tenants
 from sits_sim.batch import MODEL, Batch
 from sits_sim.bounds import BoundWatch
-from sits_sim.clock import NS_PER_US, Clock, Process
+from sits_sim.clock import NS_PER_S, NS_PER_US, Clock, Process
 from sits_sim.cluster import Cluster
 from sits_sim.device import Device
 from sits_sim.dispatch import Dispatcher
+from sits_sim.faults import Fault, happen
 from sits_sim.front import Front
 from sits_sim.ledger import End, Ledger
 from sits_sim.link_times import send_us
@@ -63,6 +64,7 @@ class Plan:
     watch: bool = False
     hop_ns: int = HOP_NS
     front_ns: int = 0
+    faults: tuple[Fault, ...] = ()
     warm_up: float = 0.2
     seed: int = 1
 
@@ -90,9 +92,39 @@ class Mesh:
 
     def run(self, progress: Progress = lambda _: None) -> Ledger:
         """Until every request has its end. `progress` is told how many more have come."""
+        for fault in self.plan.faults:
+            self.clock.process(happen(self.clock, fault, self))
         self.clock.process(self._arrivals(progress))
         self.clock.run()
         return self.ledger
+
+    @property
+    def last_answer_s(self) -> float:
+        """When the last request ended; the clock runs no further."""
+        return self.clock.now_ns / NS_PER_S
+
+    # faults
+
+    def kill(self, device: int) -> None:
+        """What it held is lost with it, what is on the way comes back from its door."""
+        held = self.devices[device].die()
+        self.dispatcher.leave(device)
+        self._tell_fronts()
+        self.dispatcher.lost(held)
+
+    def revive(self, device: int) -> None:
+        self.devices[device].revive()
+        self.dispatcher.join(device)
+        self._tell_fronts()
+
+    def slow(self, device: int, slowness: float) -> None:
+        self.devices[device].slowness = slowness
+
+    def _tell_fronts(self) -> None:
+        """Each front door's equal part of what all executors take."""
+        slots, parallel = self.dispatcher.credits()
+        for front in self.fronts:
+            front.set_credits(ceil(slots / len(self.fronts)), ceil(parallel / len(self.fronts)))
 
     # requests
 

@@ -7,6 +7,7 @@ import numpy as np
 from sits_scheduling.batching import BatchPolicy
 from sits_sim import traces
 from sits_sim.cluster import GPUS_PER_HOST, mixed
+from sits_sim.faults import some
 from sits_sim.load import Ints
 from sits_sim.mesh import HOP_NS, Mesh, Plan
 from sits_sim.service_times import TRANSFORMER, ServiceTimes
@@ -42,6 +43,7 @@ class Job:
     requests: int
     slo_s: float
     seed: int
+    faults: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Point:
 def run_job(job: Job) -> Point:
     cluster = mixed(job.gpus)
     load = requests(job)
-    mesh = Mesh(cluster, TRANSFORMER, load, _plan(job))
+    mesh = Mesh(cluster, TRANSFORMER, load, _plan(job, int(load.at_ns[-1])))
     results = mesh.run().results().after(mesh.plan.warm_up * load.duration_s)
     return Point(
         job.system.name,
@@ -81,12 +83,19 @@ def run_job(job: Job) -> Point:
     )
 
 
-def _plan(job: Job) -> Plan:
+def _plan(job: Job, end_ns: int) -> Plan:
     system = job.system
     policy = BatchPolicy(system.batch_rows, lead_ns=2 * HOP_NS)
     fronts = job.gpus // GPUS_PER_HOST
+    faults = some(job.gpus, end_ns, np.random.default_rng(job.seed)) if job.faults else ()
     return Plan(
-        system.strategy, policy, system.slots, fronts, admission=system.admission, seed=job.seed
+        system.strategy,
+        policy,
+        system.slots,
+        fronts,
+        admission=system.admission,
+        faults=faults,
+        seed=job.seed,
     )
 
 

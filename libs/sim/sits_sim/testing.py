@@ -26,8 +26,9 @@ def requests(load: float, seed: int = 1, count: int = REQUESTS) -> Workload:
     return workload(at_s, rows, bytes_per_row=1024, fronts=FRONTS, rng=rng, slo_s=0.002)
 
 
-def batched(strategy: str = "topo_aware", seed: int = 1) -> Plan:
-    return Plan(strategy, BatchPolicy(TRANSFORMER.max_rows), slots=3, fronts=FRONTS, seed=seed)
+def batched(strategy: str = "topo_aware", seed: int = 1, *, admission: bool = False) -> Plan:
+    policy = BatchPolicy(TRANSFORMER.max_rows)
+    return Plan(strategy, policy, slots=3, fronts=FRONTS, admission=admission, seed=seed)
 
 
 def mesh(load: Workload, plan: Plan) -> Mesh:

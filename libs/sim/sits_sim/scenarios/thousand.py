@@ -1,7 +1,7 @@
 """1,024 GPUs: topology-aware placement against random, the full mesh against a naive one."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sits_sim.figures import Figure, Panel, Report, Series, at_least, higher, lower, plain
@@ -29,6 +29,8 @@ FULL_LOADS: Final = (0.3, 0.6, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05)
 HEADLINE_REQUESTS: Final = 1_000_000
 SWEEP_REQUESTS: Final = {NAIVE.name: 250_000, FULL.name: 1_000_000}
 WITHIN_SLO: Final = 0.99
+FAULTY_LOAD: Final = 0.8
+FAULTY_REQUESTS: Final = 500_000
 GANG_REQUESTS: Final = 500_000
 GANGS_PER_GPU_S: Final = 2.0
 """As much as random placement can bear: across nodes its collectives take many times longer."""
@@ -36,12 +38,14 @@ GANGS_PER_GPU_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The sweep of each system, and both at the naive mesh's saturation."""
+    """The sweep of each system, both at the naive mesh's saturation, and the full one while
+    devices die and others are slow."""
 
     naive: list[Point]
     full: list[Point]
     naive_saturated: Point
     full_there: Point
+    with_faults: Point
 
 
 def run(size: Size, progress: Progress) -> Report:
@@ -65,7 +69,7 @@ def parameters(
         "requests_placed": gangs[0].requests,
         "requests_in_all": sum(r.requests for r in gangs)
         + sum(p.requests for p in (*found.naive, *found.full, found.naive_saturated,
-                                   found.full_there)),
+                                   found.full_there, found.with_faults)),
     }  # fmt: skip
 
 
@@ -105,11 +109,12 @@ def serve(size: Size, progress: Progress) -> Serving:
 
     # The longest first, so that no core waits for a long run at the end.
     jobs = [job(system, naive_per_s, HEADLINE_REQUESTS) for system in (NAIVE, FULL)]
+    jobs += [replace(job(FULL, FAULTY_LOAD * full_per_s, FAULTY_REQUESTS), faults=True)]
     jobs += [job(FULL, x * full_per_s, SWEEP_REQUESTS[FULL.name]) for x in FULL_LOADS]
     jobs += [job(NAIVE, x * naive_per_s, SWEEP_REQUESTS[NAIVE.name]) for x in NAIVE_LOADS]
-    naive, full, *rest = run_all(run_job, jobs, progress, "serving", size.workers)
+    naive, full, faulty, *rest = run_all(run_job, jobs, progress, "serving", size.workers)
     end = len(FULL_LOADS)
-    return Serving(rest[end:], rest[:end], naive, full)
+    return Serving(rest[end:], rest[:end], naive, full, faulty)
 
 
 def best(points: Sequence[Point]) -> Point:
@@ -133,6 +138,9 @@ def serving_figures(found: Serving) -> list[Figure]:
             at_best[0].goodput_per_s, 8.1,
         ),
         at_least("utilisation at the knee", knee(found.full).utilisation, "", 0.924),
+        plain("answered in time while 1 % of GPUs die and 2 % are slow",
+              found.with_faults.attainment, ""),
+        plain("p99 while 1 % of GPUs die and 2 % are slow", found.with_faults.p99_ms, "ms"),
     ]  # fmt: skip
 
 

@@ -1,0 +1,93 @@
+"""What the simulator says of a mesh that stands on one machine, from its measured times.
+
+`sits bench agree` measures a real mesh, gives what it measured to `predict`, and compares.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sits_scheduling.batching import BatchPolicy
+from sits_sim.cluster import Cluster, build
+from sits_sim.load import poisson
+from sits_sim.mesh import Mesh, Plan
+from sits_sim.service_times import ServiceTimes
+from sits_sim.workload import workload
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Of one mesh with one model.
+
+    `run_us`: median run time by rows, of single executions. `spread`: p99 over p50 of one
+    size. `way_us`: what a request takes on top of its run when nothing else is there, the
+    whole way through all services and back. `front_us`: what the front door works on each
+    request, one after the other (its processor time a request).
+    """
+
+    run_us: dict[int, float]
+    way_us: float
+    front_us: float = 0.0
+    spread: float = 1.0
+
+    def service(self) -> ServiceTimes:
+        rows = tuple(sorted(self.run_us))
+        return ServiceTimes("measured", rows, tuple(self.run_us[r] for r in rows), self.spread)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The mesh that was measured. `slots`: batches that executors announce for each instance."""
+
+    instances: int
+    policy: BatchPolicy
+    slots: int = 2
+    strategy: str = "topo_aware"
+    fronts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    offered_per_s: float
+    throughput_per_s: float
+    p50_ms: float
+    p99_ms: float
+    utilisation: float
+
+
+def capacity_per_s(measured: Measured, setup: Setup) -> float:
+    """Requests of one row that the instances, and before them the front doors, can do."""
+    rows = setup.policy.max_rows or 1
+    devices = setup.instances * rows * 1e6 / measured.service().of(rows)
+    return min(devices, setup.fronts * 1e6 / measured.front_us) if measured.front_us else devices
+
+
+def predict(
+    measured: Measured, setup: Setup, offered_per_s: float, requests: int = 20_000, seed: int = 1
+) -> Prediction:
+    """Requests of one row that come at random (Poisson) at `offered_per_s`."""
+    rng = np.random.default_rng(seed)
+    at_s = poisson(offered_per_s, requests / offered_per_s, rng)
+    load = workload(
+        at_s, np.ones(len(at_s), np.int64), bytes_per_row=0, fronts=setup.fronts, rng=rng
+    )
+    hop_ns = int(max(0.0, measured.way_us - measured.front_us) * 1e3 / 4)
+    plan = Plan(
+        setup.strategy, setup.policy, setup.slots, setup.fronts, hop_ns=hop_ns,
+        front_ns=int(measured.front_us * 1e3), seed=seed,
+    )  # fmt: skip
+    mesh = Mesh(one_host(setup.instances), measured.service(), load, plan)
+    results = mesh.run().results().after(plan.warm_up * load.duration_s)
+    return Prediction(
+        offered_per_s,
+        len(load) / max(load.duration_s, mesh.last_answer_s),
+        results.percentile_ms(50),
+        results.percentile_ms(99),
+        mesh.meter.utilisation,
+    )
+
+
+def one_host(instances: int) -> Cluster:
+    """So many instances, all of them near the front door."""
+    whole = build({"h100_nvswitch": -(-instances // 8)})
+    return Cluster(whole.gpus[:instances], whole.hosts)
