@@ -5,14 +5,14 @@ import threading
 
 import pytest
 
-from sits_executor.batch import Batch, Span
+from sits_executor.batch import Batch
 from sits_executor.queue import BatchQueue, rank
 from sits_protos.v1.link_pb2 import BatchHeader, RequestHeader
 
 
 def queued(name: int, priority: int = 0, deadline: int = 0, holder: str = "a") -> Batch:
     header = BatchHeader(batch_id=name, priority=priority, earliest_deadline_unix_ns=deadline)
-    return Batch(header, [RequestHeader()], [], (Span(0, 1),), 0, lambda _: True, holder)
+    return Batch(header, [RequestHeader()], [], [1], 0, lambda _: True, holder)
 
 
 def order(queue: BatchQueue) -> list[int]:

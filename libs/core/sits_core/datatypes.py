@@ -31,11 +31,15 @@ NUMPY_TYPES: Final[dict[str, np.dtype[np.generic]]] = {
 """All fixed-size datatypes. BYTES is an object array of `bytes`."""
 
 BYTES: Final = "BYTES"
+_NAMES: Final = {dtype: name for name, dtype in NUMPY_TYPES.items()}
 _LENGTH = struct.Struct("<I")
 
 
 def from_numpy(dtype: np.dtype[np.generic]) -> str:
     """The datatype of an array, whatever its byte order. Raises `TypeError` for none."""
+    known = _NAMES.get(dtype)
+    if known is not None:
+        return known
     if dtype.kind in "OSU":
         return BYTES
     for name, candidate in NUMPY_TYPES.items():

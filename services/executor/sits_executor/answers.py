@@ -81,9 +81,14 @@ def whole_failure(
 
 
 def _results(batch: Batch, errors: Mapping[int, SitsError]) -> list[RequestResult]:
-    return [
-        RequestResult(error=errors[position].to_proto(), final=True)
-        if position in errors
-        else RequestResult(rows=request.rows, final=True)
-        for position, request in enumerate(batch.requests)
-    ]
+    """One message serves all requests of as many rows: it is copied into the result."""
+    fine: dict[int, RequestResult] = {}
+    results: list[RequestResult] = []
+    for position, request in enumerate(batch.requests):
+        if position in errors:
+            results.append(RequestResult(error=errors[position].to_proto(), final=True))
+        elif (known := fine.get(rows := request.rows)) is not None:
+            results.append(known)
+        else:
+            results.append(fine.setdefault(rows, RequestResult(rows=rows, final=True)))
+    return results

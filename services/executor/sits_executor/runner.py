@@ -1,6 +1,6 @@
 """The life of one batch inside the executor: drop, stage, launch, isolate, answer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import structlog
 
@@ -68,8 +68,10 @@ class Runner:
             return
         arrays = staging.stage(batch.tensors, self._contract, batch.rows, self._payloads.read)
         run.stages.infer = now_ns()
-        run.errors = batch.drops(run.stages.infer)
-        alive = [p for p in range(len(batch.requests)) if p not in run.errors]
+        run.errors = errors = batch.drops(run.stages.infer)
+        alive: Sequence[int] = range(len(batch.requests))
+        if errors:
+            alive = [position for position in alive if position not in errors]
         if not alive:
             return
         run.execution = next(self._executions)
@@ -80,7 +82,8 @@ class Runner:
             self._pack(batch, run, columns)
 
     def _pack(self, batch: Batch, run: Run, columns: Columns) -> None:
-        rows = [request.rows for p, request in enumerate(batch.requests) if p not in run.errors]
+        errors, requests = run.errors, batch.requests
+        rows = [request.rows for p, request in enumerate(requests) if p not in errors]
         room = self._payloads.reserve(batch.holder, batch.header.results_by_reference)
         try:
             run.outputs = results.pack(columns, self._contract, rows, room)
@@ -89,7 +92,7 @@ class Runner:
             raise
 
     def _launch(
-        self, batch: Batch, run: Run, arrays: dict[str, Array], alive: list[int]
+        self, batch: Batch, run: Run, arrays: dict[str, Array], alive: Sequence[int]
     ) -> Columns:
         """One run for all; when that raises, one for each, so that only the bad ones fail."""
         try:
@@ -106,7 +109,7 @@ class Runner:
         return self._each_alone(batch, run, arrays, alive)
 
     def _each_alone(
-        self, batch: Batch, run: Run, arrays: dict[str, Array], alive: list[int]
+        self, batch: Batch, run: Run, arrays: dict[str, Array], alive: Sequence[int]
     ) -> Columns:
         parts: list[Columns] = []
         for position in alive:
@@ -126,11 +129,13 @@ class Runner:
         return results.join(parts, self._contract) if parts else ()
 
     def _once(
-        self, batch: Batch, arrays: dict[str, Array], alive: list[int]
+        self, batch: Batch, arrays: dict[str, Array], alive: Sequence[int]
     ) -> tuple[Columns, int]:
-        spans = [batch.spans[position] for position in alive]
-        rows = sum(span.stop - span.start for span in spans)
-        chosen = staging.select(arrays, spans, batch.rows)
+        chosen, rows = arrays, batch.rows
+        if len(alive) < len(batch.requests):
+            spans = [batch.span(position) for position in alive]
+            rows = sum(span.stop - span.start for span in spans)
+            chosen = staging.select(arrays, spans, batch.rows)
         started_ns = now_ns()
         outputs = self._backend.run(chosen, _parameters(batch))
         self._metrics.timed((now_ns() - started_ns) / 1e9)
@@ -147,7 +152,10 @@ class Runner:
 
 def _parameters(batch: Batch) -> Parameters:
     """Those of the first request: only requests with equal parameters share a batch."""
-    return {key: _value(parameter) for key, parameter in batch.requests[0].parameters.items()}
+    given = batch.requests[0].parameters
+    if not given:
+        return {}
+    return {key: _value(parameter) for key, parameter in given.items()}
 
 
 def _value(parameter: Parameter) -> ParameterValue:

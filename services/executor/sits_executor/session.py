@@ -64,21 +64,25 @@ class Session:
         was answered before, or the dispatcher is gone."""
         if self._unanswered.pop(message.result.batch_id, None) is None:
             return False
-        fits = message.ByteSize() <= self._max_message_bytes - _FRAME_BYTES
-        sent = message if fits else self._too_large(message)
+        data = message.SerializeToString()
+        fits = len(data) <= self._max_message_bytes - _FRAME_BYTES
+        if not fits:
+            message = self._too_large(message, len(data))
+            data = message.SerializeToString()
         self._results += 1
-        self._errors += sent.result.HasField("error")
-        return self._send(sent) and fits
+        self._errors += message.result.HasField("error")
+        return self._send(data) and fits
 
     def refuse(self, header: BatchHeader, error: SitsError, received_ns: int) -> None:
         """Answer a batch that was never accepted."""
         stages = Stages(received_ns)
-        self._send(answers.whole_failure(header, error, self._instance, stages))
+        message = answers.whole_failure(header, error, self._instance, stages)
+        self._send(message.SerializeToString())
 
-    def _too_large(self, message: LinkMessage) -> LinkMessage:
+    def _too_large(self, message: LinkMessage, size_bytes: int) -> LinkMessage:
         """An error instead: a message over the limit would end the stream for all on it."""
         error = ResourceExhausted(
-            f"the results of this batch have {message.ByteSize()} bytes, "
+            f"the results of this batch have {size_bytes} bytes, "
             f"a message has at most {self._max_message_bytes} (SITS_MAX_MESSAGE_BYTES)",
             reason="RESULT_TOO_LARGE",
         )
@@ -86,10 +90,10 @@ class Session:
         slim.result.error.CopyFrom(error.to_proto())
         return slim
 
-    def _send(self, message: LinkMessage) -> bool:
+    def _send(self, data: bytes) -> bool:
         """A dispatcher that does not read gets its link closed: it moves its batches then,
         while a result left out would leave one of them unanswered for ever."""
-        accepted = self.link.write(message.SerializeToString()).accepted
+        accepted = self.link.write(data).accepted
         if not accepted and not self.link.closed:
             log.warning("link.stuck", peer=self.link.peer)
             self.link.close()

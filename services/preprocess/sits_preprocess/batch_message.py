@@ -73,10 +73,11 @@ def run_of(header: ResultHeader, closed_ns: int, now: int) -> Run:
 def _split(
     message: LinkMessage, requests: Sequence[Request], run: Run, fetch: Fetch
 ) -> list[Answer]:
-    if len(message.results) != len(requests):
+    results = message.results[:]
+    if len(results) != len(requests):
         raise ValueError("one result for each request")
-    errors = {i: r.error for i, r in enumerate(message.results) if r.HasField("error")}
-    rows = [r.rows for i, r in enumerate(message.results) if i not in errors]
+    errors = {i: result.error for i, result in enumerate(results) if result.HasField("error")}
+    rows = [result.rows for i, result in enumerate(results) if i not in errors]
     parts = zip(*[_column(tensor, rows, fetch) for tensor in message.outputs], strict=True)
     answers: list[Answer] = []
     for position, request in enumerate(requests):
@@ -94,10 +95,10 @@ def _column(tensor: Tensor, rows: Sequence[int], fetch: Fetch) -> list[TensorDat
     """The parts of one output, one per successful request."""
     shared = tensor.WhichOneof("payload") == "reference"
     data = memoryview(fetch(tensor.reference) if shared else tensor.inline)
-    name, datatype, shape = tensor.name, tensor.datatype, tuple(tensor.shape)
+    name, datatype, shape = tensor.name, tensor.datatype, tuple(tensor.shape[:])
     if len(rows) == 1:
         return [TensorData(name, datatype, shape, data)]
-    sizes = list(tensor.request_bytes) or _proportional(len(data), rows)
+    sizes = tensor.request_bytes[:] or _proportional(len(data), rows)
     if len(sizes) != len(rows) or sum(sizes) != len(data):
         raise ValueError("sizes of an output")
     inner, end = shape[1:], 0

@@ -43,6 +43,8 @@ class _Share:
         return self.instances - len(self.sent)
 
 
+PREFETCHED_RUN_NS: Final = 1_000_000
+
 _NOTHING: Final = _Share()
 
 
@@ -100,7 +102,9 @@ def capacity(
 
     The next instance is expected to be free one run after the oldest unanswered batch
     left, or after the last answer, whichever is later. Weakness: with several instances
-    that is an estimate for the earliest one only.
+    that is an estimate for the earliest one only. Not told for runs shorter than the way to
+    an executor and back: such an instance is idle anyway, and small batches cost more than
+    they gain.
     """
     room = idle = oldest_ns = 0
     for link in links:
@@ -110,6 +114,6 @@ def capacity(
         for sent in share.sent.values():  # the first is the oldest
             oldest_ns = min(oldest_ns or sent.closed_ns, sent.closed_ns)
             break
-    if run_ns == 0 or idle > 0:
+    if run_ns < PREFETCHED_RUN_NS or idle > 0:
         return Capacity(room, idle, 0, run_ns)
     return Capacity(room, idle, max(oldest_ns, last_result_ns) + run_ns, run_ns)

@@ -6,9 +6,9 @@ from functools import partial
 from sits_core.clock import now_ns
 from sits_core.errors import SitsError
 from sits_preprocess.inference import Ask, Inference
+from sits_preprocess.oip.encoding import ResponseEncoder
 from sits_preprocess.oip.reading import read
 from sits_preprocess.oip.result import Result
-from sits_preprocess.oip.writing import response_of
 from sits_preprocess.transport.call import Arrivals, Call, run_batched
 
 SLOW_BYTES = 256 << 10
@@ -20,6 +20,7 @@ class InferUnary:
 
     def __init__(self, inference: Inference, readers: Executor) -> None:
         self._inference, self._readers = inference, readers
+        self._encode = ResponseEncoder()
 
     def take(self, arrivals: Arrivals) -> None:
         small = [arrival for arrival in arrivals if len(arrival[0]) < SLOW_BYTES]
@@ -40,15 +41,16 @@ class InferUnary:
             except SitsError as error:
                 call.fail(error)
                 continue
-            asks.append(Ask(partial(read, message), origin, len(message), partial(_respond, call)))
+            asks.append(
+                Ask(partial(read, message), origin, len(message), partial(self._respond, call))
+            )
             calls.append(call)
         requests = self._inference.start(asks, now_ns())
         for call, request in zip(calls, requests, strict=True):
             call.on_cancel(partial(self._inference.cancel, request))
 
-
-def _respond(call: Call, result: Result) -> None:
-    if result.error is not None:
-        call.fail(result.error)
-    else:
-        call.respond(response_of(result).SerializeToString())
+    def _respond(self, call: Call, result: Result) -> None:
+        if result.error is not None:
+            call.fail(result.error)
+        else:
+            call.respond(self._encode(result))

@@ -40,23 +40,30 @@ def parse(message: bytes) -> ModelInferRequest:
 
 
 class OipDraft:
-    """A parsed request. Made by `read`, which has checked its size."""
+    """A parsed request."""
 
-    __slots__ = ("_request", "id", "model", "version")
+    __slots__ = ("_raw", "_request", "_tensors", "id", "model", "version")
 
     def __init__(self, request: ModelInferRequest) -> None:
-        self._request = request
+        """Raises `InvalidArgument` when the request declares more than the limits allow."""
+        tensors, raw = request.inputs, request.raw_input_contents
+        _check_counts(len(tensors), len(raw), len(request.outputs))
+        # As lists: a message's own containers are several times slower to go through.
+        self._request, self._tensors, self._raw = request, tensors[:], raw[:]
         self.id, self.model = request.id, request.model_name
         self.version = request.model_version
+        if self.id:
+            check_name("request id", self.id, MAX_ID_CHARS)
 
     def parameters(self) -> Parameters:
         given = self._request.parameters
         return oip_values(given) if given else NO_PARAMETERS
 
     def inputs(self, signature: Signature, regions: Regions) -> tuple[TensorData, ...]:
-        request = self._request
-        plain = _plain_inputs(request, signature)
-        return _any_inputs(request, signature, regions) if plain is None else plain
+        plain = _plain_inputs(self._tensors, self._raw, signature)
+        if plain is not None:
+            return plain
+        return _any_inputs(self._tensors, self._raw, signature, regions)
 
     def outputs(self, signature: Signature, regions: Regions) -> Sequence[Wanted]:
         requested = self._request.outputs
@@ -65,28 +72,29 @@ class OipDraft:
 
 def read(message: bytes) -> OipDraft:
     """Raises `InvalidArgument` when it is no request, or declares more than the limits allow."""
-    request = parse(message)
-    if request.id:
-        check_name("request id", request.id, MAX_ID_CHARS)
-    check_count("inputs", len(request.inputs), MAX_TENSORS)
-    check_count("raw_input_contents", len(request.raw_input_contents), MAX_TENSORS)
-    check_count("outputs", len(request.outputs), MAX_TENSORS)
-    return OipDraft(request)
+    return OipDraft(parse(message))
+
+
+def _check_counts(inputs: int, raw: int, outputs: int) -> None:
+    if inputs > MAX_TENSORS or raw > MAX_TENSORS or outputs > MAX_TENSORS:
+        check_count("inputs", inputs, MAX_TENSORS)
+        check_count("raw_input_contents", raw, MAX_TENSORS)
+        check_count("outputs", outputs, MAX_TENSORS)
 
 
 def _plain_inputs(
-    request: ModelInferRequest, signature: Signature
+    inputs: Sequence[Input], raw: Sequence[bytes], signature: Signature
 ) -> tuple[TensorData, ...] | None:
     """The common case in one pass: all inputs in the model's order, raw, of a fixed size a row.
 
     None for everything else, right or wrong: `_any_inputs` tells which.
     """
-    inputs, raw, specs = request.inputs, request.raw_input_contents, signature.plain
+    specs = signature.plain
     if not specs or len(inputs) != len(specs) or len(raw) != len(specs):
         return None
     tensors: list[TensorData] = []
     for tensor, data, spec in zip(inputs, raw, specs, strict=True):
-        shape = tuple(tensor.shape)
+        shape = tuple(tensor.shape[:])
         if tensor.name != spec.name or tensor.datatype != spec.datatype:
             return None
         if len(data) != spec.plain_bytes(shape) or tensor.parameters or tensor.HasField("contents"):
@@ -96,12 +104,11 @@ def _plain_inputs(
 
 
 def _any_inputs(
-    request: ModelInferRequest, signature: Signature, regions: Regions
+    inputs: Sequence[Input], raw: Sequence[bytes], signature: Signature, regions: Regions
 ) -> tuple[TensorData, ...]:
-    raw = request.raw_input_contents
     entries = iter(raw) if raw else None
     tensors: list[TensorData] = []
-    for tensor in request.inputs:
+    for tensor in inputs:
         check_rank(tensor.name, len(tensor.shape))
         shape = tuple(tensor.shape)
         spec = check_declared(signature, tensor.name, tensor.datatype, shape)
