@@ -123,7 +123,8 @@ def deaf_port() -> Iterator[int]:
 def solo(models: Path, deaf_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     """One executor, so that what one instance does can be told; all that may be switched on:
     debug lines, every request traced, clients' shared memory. No collector takes the spans:
-    they are deaf, absent, or have no address."""
+    they are deaf, absent, or have no address. Admission is off: it would refuse what has to
+    run out of time in a queue here."""
     endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT"
     everywhere = {
         "SITS_LOG_LEVEL": "debug",
@@ -136,7 +137,10 @@ def solo(models: Path, deaf_port: int, tmp_path_factory: pytest.TempPathFactory)
         executors=1,
         env=everywhere,
         service_env={
-            "preprocess": {"SITS_PREPROCESS_ALLOW_CLIENT_SHM": "true"},
+            "preprocess": {
+                "SITS_PREPROCESS_ALLOW_CLIENT_SHM": "true",
+                "SITS_PREPROCESS_ADMISSION": "false",
+            },
             "dispatcher": {endpoint: f"http://127.0.0.1:{free_port()}"},
             "topology": {endpoint: "http://collector.invalid:4317"},
         },
