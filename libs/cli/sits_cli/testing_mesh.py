@@ -96,11 +96,12 @@ def plan(
 
 
 @contextmanager
-def running(plan: Plan, model: str) -> Iterator[Mesh]:
-    """A mesh that serves `model`, and that has nothing to be ashamed of in its logs at the end."""
+def running(plan: Plan, model: str, headers: Mapping[str, str] | None = None) -> Iterator[Mesh]:
+    """A mesh that serves `model`, and that has nothing to be ashamed of in its logs at the end.
+    `headers` are what its clients need."""
     with Mesh(plan) as mesh:
         mesh.wait_ready(READY_S)
-        wait_until(lambda: serves(mesh, model), READY_S, f"model {model} served")
+        wait_until(lambda: serves(mesh, model, headers), READY_S, f"model {model} served")
         yield mesh
     if found := complaints(plan.log_dir):
         raise AssertionError("\n".join(["services complained", *found]))
@@ -111,11 +112,11 @@ def whole(mesh: Mesh) -> bool:
     return all(mesh.ready(name) for name in mesh.names())
 
 
-def serves(mesh: Mesh, model: str) -> bool:
+def serves(mesh: Mesh, model: str, headers: Mapping[str, str] | None = None) -> bool:
     """Whether the front door takes requests for `model`."""
     with triton.InferenceServerClient(mesh.addresses.front) as client:
         try:
-            return bool(client.is_model_ready(model))
+            return bool(client.is_model_ready(model, headers=headers))
         except InferenceServerException:
             return False
 
