@@ -14,6 +14,7 @@ from sits_dispatcher.fronts import Fronts
 from sits_dispatcher.job import Front
 from sits_dispatcher.messages import shadow_report
 from sits_dispatcher.metrics import Metrics
+from sits_dispatcher.unknown_devices import UnknownDevices
 from sits_dispatcher.weights import Weights
 from sits_protos.v1.control_pb2 import GetStateResponse, PeerState
 from sits_protos.v1.link_pb2 import Credits, Hello, Role
@@ -40,6 +41,7 @@ class Mesh:
         self.registry, self.static = registry, static
         self._topologies: list[Lease] = []
         self._seen_strategies: Mapping[str, str] = {}
+        self._unknown_devices = UnknownDevices()
         self._telling = threading.Lock()
         self.redis_age_s: Callable[[], float] = lambda: math.inf
         executors.changed = fronts.changed = self.tell_fronts
@@ -78,6 +80,8 @@ class Mesh:
         if weights is not None:
             with self.dispatcher.lock:
                 self.dispatcher.table.set_affinity(weights)
+        linked = (member.hello for member in self.executors.members())
+        self._unknown_devices.look(linked, self._weights.snapshots())
         self._follow_strategies(self.registry.strategies())
 
     def tick(self) -> None:
