@@ -14,7 +14,14 @@ from sits_channel.bounded import Pressure
 from sits_channel.pool_reader import PoolReader
 from sits_channel.shared_memory import SharedMemory
 from sits_core.clock import Deadline, now_ns
-from sits_core.errors import Cancelled, DeadlineExceeded, NotFound, Unavailable
+from sits_core.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    NotFound,
+    ResourceExhausted,
+    SitsError,
+    Unavailable,
+)
 from sits_core.testing import wait_until
 from sits_preprocess.engine import Engine
 from sits_preprocess.engine_metrics import EngineMetrics
@@ -36,7 +43,8 @@ from sits_protos.v1.link_pb2 import (
     RequestResult,
     ResultHeader,
 )
-from sits_scheduling.tenant_file import standard_tenants
+from sits_scheduling.tenant_file import parse_tenants, standard_tenants
+from sits_scheduling.tenants import Tenants
 
 
 @dataclass(eq=False)
@@ -70,7 +78,9 @@ NO_POOL = Payloads(SharedMemory(PoolReader("/nowhere"), None), 1)
 class World:
     """An engine and the dispatchers it is linked to."""
 
-    def __init__(self, max_batch: int = 8, **settings: object) -> None:
+    def __init__(
+        self, max_batch: int = 8, tenants: Tenants | None = None, **settings: object
+    ) -> None:
         values = PreprocessSettings(preprocess_wait_s=0.2, **settings)
         self.config = ModelConfig(name="m", max_batch_size=max_batch)
         self.engine = Engine(
@@ -78,7 +88,7 @@ class World:
             EngineMetrics(CollectorRegistry()),
             lambda: b"\x0a\x00",
             NO_POOL,
-            standard_tenants(),
+            tenants or standard_tenants(),
         )
         self.engine.deliver_to(self.collect)
         self.engine.start()
@@ -131,7 +141,10 @@ class World:
         """Answer a batch as an identity model would."""
         x = batch.inputs[0]
         header = ResultHeader(
-            batch_id=batch.batch.batch_id, requests=batch.batch.requests, instance="e1"
+            batch_id=batch.batch.batch_id,
+            requests=batch.batch.requests,
+            instance="e1",
+            executed_rows=batch.batch.rows,
         )
         header.times.input_started = now_ns()
         header.times.executor_sent = header.times.input_started + run_ns
@@ -441,3 +454,127 @@ def test_answered_requests_are_freed_without_the_garbage_collector(world: World)
         assert [ref() for ref in requests] == [None] * 4
     finally:
         gc.enable()
+
+
+TENANTS = (
+    '{"tenants": {"few": {"tier": "bronze", "max_waiting": 2}, '
+    '"slow": {"tier": "gold", "rate_per_s": 0.001, "burst": 1}}}'
+)
+LONG_NS = 10_000_000_000
+
+
+class Busy:
+    """One instance that runs a batch of 8 rows for 10 s, which is known of it."""
+
+    def __init__(self, **settings: object) -> None:
+        self.world = World(tenants=parse_tenants(TENANTS), **settings)
+        self.link = self.world.link(window=1)
+        self.world.submit("warm", rows=8)
+        self.finish()
+        self.world.submit("running", rows=8)
+
+    def finish(self) -> None:
+        self.world.complete(self.link, self.link.batches[-1], run_ns=LONG_NS)
+
+    def error(self, name: str, **values: object) -> SitsError | None:
+        """What a request is refused with; None when it is taken."""
+        self.world.submit(name, **values)
+        (answer,) = self.world.answers.get(name, [Answer()])
+        return answer.error
+
+
+@pytest.fixture
+def busy() -> Iterator[Busy]:
+    made = Busy()
+    yield made
+    made.world.engine.stop()
+
+
+def test_a_deadline_that_cannot_be_met_is_refused_at_once_and_says_when_to_retry(
+    busy: Busy,
+) -> None:
+    error = busy.error("late", deadline=Deadline.after(15))
+    assert isinstance(error, Unavailable)
+    assert error.reason == "DEADLINE_UNREACHABLE"
+    assert 4_000 < error.retry_after_ms < 10_000
+    assert busy.error("patient", deadline=Deadline.after(60)) is None
+    assert busy.error("no deadline") is None
+
+
+def test_quotas_of_tenants_hold_and_say_when_to_retry(busy: Busy) -> None:
+    assert [busy.error(f"f{n}", tenant="few") for n in range(2)] == [None, None]
+    error = busy.error("f2", tenant="few")
+    assert isinstance(error, ResourceExhausted)
+    assert (error.reason, error.retry_after_ms) == ("QUOTA_WAITING_EXCEEDED", 50)
+    assert busy.error("s0", tenant="slow") is None
+    error = busy.error("s1", tenant="slow")
+    assert isinstance(error, ResourceExhausted)
+    assert (error.reason, error.retry_after_ms) == ("QUOTA_RATE_EXCEEDED", 1_000_000)
+    assert busy.error("g", tenant="gold") is None
+
+
+def test_tiers_are_refused_while_a_dispatcher_says_so(busy: Busy) -> None:
+    credit = Credit(model="m", version="1", window=1, instances=1)
+    shed = Credits(models=[credit], shed_tiers=["bronze", "a tier of tomorrow"])
+    busy.world.tell(busy.link, LinkMessage(credits=shed))
+    error = busy.error("b", tenant="bronze")
+    assert isinstance(error, Unavailable)
+    assert (error.reason, error.retry_after_ms) == ("SHED_UNDER_OVERLOAD", 1_000)
+    assert busy.error("g", tenant="gold") is None
+    busy.world.credit(busy.link, 1)
+    assert busy.error("b2", tenant="bronze") is None
+
+
+def test_what_is_under_way_counts_until_it_is_over_however_it_ends(busy: Busy) -> None:
+    def under_way_ns() -> float:
+        (gate,) = [b.gate for b in busy.world.engine._queues._batchers.values()]
+        return gate.under_way_ns
+
+    assert under_way_ns() == pytest.approx(LONG_NS)
+    busy.finish()
+    assert under_way_ns() == 0
+    busy.world.submit("lost")
+    assert under_way_ns() > 0
+    busy.world.engine.closed(busy.link, "killed")
+    assert under_way_ns() == 0
+
+
+def test_what_could_start_at_once_but_runs_too_long_is_tried_now_and_then(busy: Busy) -> None:
+    """Else an estimate that is wrong would never be corrected."""
+    busy.finish()
+    assert busy.error("tried", rows=8, deadline=Deadline.after(1)) is None
+    busy.finish()
+    error = busy.error("again", rows=8, deadline=Deadline.after(1))
+    assert isinstance(error, DeadlineExceeded)
+    assert error.reason == "DEADLINE_UNREACHABLE"
+
+
+def test_without_admission_everything_queues() -> None:
+    busy = Busy(preprocess_admission=False)
+    assert busy.error("late", deadline=Deadline.after(15)) is None
+    assert [busy.error(f"f{n}", tenant="few") for n in range(3)] == [None] * 3
+    busy.world.engine.stop()
+
+
+def test_tenants_share_batches_by_their_weights(world: World) -> None:
+    link = world.link(window=1)
+    world.submit("running")
+    for tenant in ("bronze", "gold"):
+        for number in range(64):
+            world.submit(f"{tenant} {number}", tenant=tenant)
+    for _ in range(8):
+        world.complete(link, link.batches[-1], run_ns=LONG_NS)
+    served = [name.split()[0] for batch in link.batches[1:9] for name in names(batch)]
+    assert len(served) == 64
+    assert 40 <= served.count("gold") <= 56  # 48, to within a turn
+
+
+def test_dispatchers_may_ask_for_smaller_batches(world: World) -> None:
+    link = world.link(window=1)
+    world.submit("running")
+    credit = Credit(model="m", version="1", window=1, instances=1, micro_batch_rows=3)
+    world.tell(link, LinkMessage(credits=Credits(models=[credit])))
+    for number in range(6):
+        world.submit(str(number))
+    world.complete(link, link.batches[0])
+    assert link.batches[1].batch.rows == 3

@@ -8,19 +8,29 @@ MAX_MESSAGE_BYTES = 1000
 """Longer texts are cut, so that trailers never outgrow the metadata limit."""
 
 
+REASON_KEY = "sits-reason"
+RETRY_KEY = "sits-retry-after-ms"
+PUSHBACK_KEY = "grpc-retry-pushback-ms"
+"""gRPC clients with a retry policy wait that long."""
+
+
 class SitsError(Exception):
     """Base of all errors that may be shown to a caller.
 
-    `reason` defaults to the class name in upper snake case.
+    `reason` defaults to the class name in upper snake case. `retry_after_ms`: when a retry may
+    pass; 0 = not told.
     """
 
     status: grpc.StatusCode = grpc.StatusCode.INTERNAL
     reason: str = "INTERNAL"
+    retry_after_ms: int = 0
 
-    def __init__(self, message: str, *, reason: str | None = None) -> None:
+    def __init__(self, message: str, *, reason: str | None = None, retry_after_ms: int = 0) -> None:
         super().__init__(message)
         if reason is not None:
             self.reason = reason
+        if retry_after_ms:
+            self.retry_after_ms = retry_after_ms
 
     @property
     def message(self) -> str:
@@ -28,7 +38,20 @@ class SitsError(Exception):
         return safe_text(str(self))
 
     def to_proto(self) -> Error:
-        return Error(code=self.status.value[0], message=self.message, reason=self.reason)
+        return Error(
+            code=self.status.value[0],
+            message=self.message,
+            reason=self.reason,
+            retry_after_ms=self.retry_after_ms,
+        )
+
+    def trailers(self) -> tuple[tuple[str, str], ...]:
+        """Metadata that goes with the status: why, and for gRPC's retries, when to come back."""
+        why = (REASON_KEY, self.reason)
+        if not self.retry_after_ms:
+            return (why,)
+        after_ms = str(self.retry_after_ms)
+        return why, (RETRY_KEY, after_ms), (PUSHBACK_KEY, after_ms)
 
 
 class InvalidArgument(SitsError):
@@ -100,7 +123,8 @@ _BY_CODE: dict[int, type[SitsError]] = {
 
 def from_proto(error: Error) -> SitsError:
     """The exception a peer sent; unknown codes become `Internal`."""
-    return _BY_CODE.get(error.code, Internal)(error.message, reason=error.reason or None)
+    cls = _BY_CODE.get(error.code, Internal)
+    return cls(error.message, reason=error.reason or None, retry_after_ms=error.retry_after_ms)
 
 
 def from_rpc(error: grpc.RpcError) -> SitsError:

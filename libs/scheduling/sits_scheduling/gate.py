@@ -11,16 +11,23 @@ from sits_scheduling.tenants import Tenants, Tier
 QUANTILE: Final = 0.99
 RETRY_SHED_MS: Final = 1_000
 """Shed work is asked to come back after a second: governance looks about that often."""
+DOUBT_NS: Final = 1_000_000_000
+"""How often one is let in that could start at once and, it seems, cannot make it."""
 
 
 class Request(Protocol):
     """What is judged; every `Entry` is one."""
 
-    tenant: str
-    cost: float
-    arrived_ns: int
-    deadline_ns: int
     judged_wait_ns: float
+
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def cost(self) -> float: ...
+    @property
+    def arrived_ns(self) -> int: ...
+    @property
+    def deadline_ns(self) -> int: ...
 
 
 class Backlog(Protocol):
@@ -45,20 +52,33 @@ class Gate:
     It keeps what its questions need: run times, what is on its way to instances, one
     bucket a tenant. A batch counts as under way until its result is back, so that the way
     there and back is part of the wait and not added to it. Rows become time by what a row
-    takes in a full batch.
+    takes in a full batch. What could start at once, but seems to run too long, is let in once
+    in `DOUBT_NS`: else an estimate that is too high would keep away what corrects it.
 
-    `shed` holds the tiers that governance refuses. Not thread-safe. Weakness: sees what
-    this front door sent; what others send shows only in the learnt correction.
+    `shed` holds the tiers that governance refuses. `buckets` may be shared by the gates of
+    all models, so that a tenant's rate counts over all of them. Not thread-safe. Weakness:
+    sees what this front door sent; what others send shows only in the learnt correction.
     """
 
     def __init__(
-        self, model: str, tenants: Tenants, times: ServiceTimes, admission: Admission
+        self,
+        model: str,
+        tenants: Tenants,
+        times: ServiceTimes,
+        admission: Admission,
+        buckets: dict[str, Bucket] | None = None,
     ) -> None:
         self._model, self._tenants, self._times = model, tenants, times
         self._admission = admission
-        self._buckets: dict[str, Bucket] = {}
+        self._buckets = {} if buckets is None else buckets
         self._under_way_ns = 0.0
+        self._doubted_ns = 0
         self.shed: Collection[Tier] = ()
+
+    @property
+    def under_way_ns(self) -> float:
+        """Predicted time of all batches that are on their way."""
+        return self._under_way_ns
 
     def __repr__(self) -> str:
         return f"<Gate {self._model} {self._under_way_ns / 1e6:.1f} ms under way>"
@@ -71,8 +91,12 @@ class Gate:
         if tenant.tier in self.shed:
             return Refusal(Reason.SHED, 0, RETRY_SHED_MS)
         load = self._load(entry, backlog, room, full_rows)
-        run_ns = self._times.quantile_ns(self._model, full_rows, QUANTILE)
+        # One that starts at once runs alone.
+        rows = full_rows if load.wait_ns else max(1, int(entry.cost))
+        run_ns = self._times.quantile_ns(self._model, rows, QUANTILE)
         refusal = self._admission.decide(now_ns, entry.deadline_ns, run_ns, load, tenant.tier)
+        if refusal and not load.wait_ns and self._doubts(now_ns):
+            refusal = None
         if refusal is None:
             # Last, since an admitted request is what takes tokens.
             waiting = backlog.waiting_cost(entry.tenant)
@@ -107,6 +131,12 @@ class Gate:
         """It was dropped while it waited. Without these, only those that were lucky would
         teach how long one waits."""
         self._learn(entry, now_ns)
+
+    def _doubts(self, now_ns: int) -> bool:
+        if now_ns - self._doubted_ns < DOUBT_NS:
+            return False
+        self._doubted_ns = now_ns
+        return True
 
     def _load(self, entry: Request, backlog: Backlog, room: Room, full_rows: int) -> Load:
         ahead = backlog.cost_ahead(entry.tenant, entry.cost)

@@ -142,6 +142,7 @@ def _fill_header(header: BatchHeader, sent: Batch, requests: Sequence[Request]) 
         header.priority = min([r.priority or DEFAULT_PRIORITY for r in requests])
     header.tenant = first.tenant
     header.close_reason, header.closed_unix_ns = sent.reason, sent.closed_ns
+    header.oldest_queued_unix_ns = min([r.queued_ns for r in requests])
     header.trace_contexts.extend([r.trace.to_wire() for r in requests if r.trace is not None])
     header.payload_numa_node = -1
     header.request_ids.extend([r.id for r in requests if r.id])

@@ -1,7 +1,7 @@
 """The queues of one model at the front door, and what it may send."""
 
-from collections.abc import Hashable
-from typing import Final
+from collections.abc import Hashable, Sequence
+from typing import Final, NamedTuple
 
 from sits_core.errors import Unavailable
 from sits_preprocess.catalog import Model
@@ -15,6 +15,8 @@ from sits_scheduling.batching import (
     ClosedBatch,
     Entry,
 )
+from sits_scheduling.gate import Gate, Room
+from sits_scheduling.quotas import Refusal
 from sits_scheduling.tenants import Tenants
 
 MAX_PRIORITY: Final = 16
@@ -22,7 +24,18 @@ MAX_PRIORITY: Final = 16
 
 _SMOOTHING: Final = 0.2
 
+_LEARN_EVERY_NS: Final = 5_000_000
+"""Run times are learnt from one batch in that time: more would cost and teach nothing."""
+
 QUEUE_FULL: Final = Unavailable("Exceeds maximum queue size", reason="QUEUE_FULL")
+
+
+class Ran(NamedTuple):
+    """How long a batch ran, 0 = it did not, how large it was, and where."""
+
+    run_ns: int
+    rows: int
+    instance: str
 
 
 class ModelBatcher:
@@ -31,11 +44,15 @@ class ModelBatcher:
     Not thread-safe: the engine's lock covers it.
     """
 
-    def __init__(self, policy: BatchPolicy, max_queue: int, tenants: Tenants) -> None:
+    def __init__(
+        self, policy: BatchPolicy, max_queue: int, tenants: Tenants, gate: Gate | None = None
+    ) -> None:
+        self.gate = gate
         self._policy, self._max_queue, self._tenants = policy, max_queue, tenants
         self._queues: dict[Hashable, BatchQueue[Request]] = {}
         self._entries: dict[Request, Entry[Request]] = {}
         self.run_ns = 0
+        self._learn_again_ns = 0
         self.last_result_ns = 0
         self.wake_ns = 0
         self.unserved_since_ns = 0
@@ -45,6 +62,12 @@ class ModelBatcher:
 
     def __repr__(self) -> str:
         return f"<ModelBatcher {len(self)}/{self._max_queue} in {len(self._queues)} queues>"
+
+    def judge(self, request: Request, room: Room, now: int) -> Refusal | None:
+        """Why it may not queue, if so."""
+        if self.gate is None:
+            return None
+        return self.gate.judge(request, self, room, max(1, self._policy.max_rows), now)
 
     def add(self, request: Request) -> Unavailable | None:
         """Queue it, or say that there is no room."""
@@ -64,6 +87,14 @@ class ModelBatcher:
         )
         queue.add(entry)
         return None
+
+    def cost_ahead(self, tenant: str, cost: float) -> float:
+        """Rows that go before a new request, over all queues."""
+        return sum([queue.cost_ahead(tenant, cost) for queue in self._queues.values()])
+
+    def waiting_cost(self, tenant: str) -> float:
+        """Rows of a tenant's flow that wait."""
+        return sum([queue.waiting_cost(tenant) for queue in self._queues.values()])
 
     def set_policy(self, policy: BatchPolicy, max_queue: int) -> None:
         """The model was reloaded, perhaps with another configuration."""
@@ -102,8 +133,12 @@ class ModelBatcher:
         self._queues.clear()
         return dropped
 
-    def learn(self, run_ns: int, now: int) -> None:
-        """A batch that ran for `run_ns` is back; 0 = it did not run."""
+    def learn(self, part: Sequence[Request], ran: Ran, now: int) -> None:
+        """These requests, which ran together, are back."""
+        run_ns = ran.run_ns
+        if self.gate is not None and now >= self._learn_again_ns and run_ns > 0:
+            self._learn_again_ns = now + _LEARN_EVERY_NS
+            self.gate.returned(part, ran.rows, ran.instance, 0.0, run_ns, now)
         if run_ns > 0:
             known = self.run_ns or run_ns
             self.run_ns = int(known + _SMOOTHING * (run_ns - known))

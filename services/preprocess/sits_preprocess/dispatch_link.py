@@ -9,6 +9,9 @@ from sits_preprocess.request import ModelKey, Request
 from sits_protos.v1.common_pb2 import PayloadRef
 from sits_protos.v1.link_pb2 import CloseReason, Credits
 from sits_scheduling.batching import Capacity
+from sits_scheduling.gate import Gate
+from sits_scheduling.tenant_file import TIERS
+from sits_scheduling.tenants import Tier
 
 
 @dataclass(slots=True, eq=False)
@@ -23,6 +26,14 @@ class Sent:
     moves: int = 0
     open: int = 0
     slots: list[PayloadRef] = field(default_factory=list)
+    gate: Gate | None = None
+    expected_ns: float = 0.0
+
+    def leave_gate(self) -> None:
+        """It is not under way any more. Right on every path, twice too."""
+        gate, self.gate = self.gate, None
+        if gate is not None:
+            gate.returned((), 0, "", self.expected_ns, 0.0, 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +42,7 @@ class _Share:
 
     window: int = 0
     instances: int = 0
+    micro_batch_rows: int = 0
     shared_memory: bool = False
     sent: dict[int, Sent] = field(default_factory=dict)
 
@@ -56,6 +68,7 @@ class DispatchLink:
         self.process_id = ""
         self.in_flight: dict[int, Sent] = {}
         self._shares: dict[ModelKey, _Share] = {}
+        self.shed: frozenset[Tier] = frozenset()
 
     def set_credits(self, credits_: Credits) -> None:
         self._shares = {m: _Share(sent=s.sent) for m, s in self._shares.items() if s.sent}
@@ -63,6 +76,8 @@ class DispatchLink:
             share = self._shares.setdefault((credit.model, credit.version), _Share())
             share.window, share.instances = credit.window, credit.instances
             share.shared_memory = credit.shared_memory
+            share.micro_batch_rows = credit.micro_batch_rows
+        self.shed = frozenset(TIERS[name] for name in credits_.shed_tiers if name in TIERS)
 
     def serves(self, model: ModelKey) -> bool:
         return self.share(model).window > 0

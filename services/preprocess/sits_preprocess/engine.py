@@ -17,6 +17,7 @@ from sits_core.clock import now_ns
 from sits_core.errors import Cancelled, SitsError, Unavailable
 from sits_preprocess import batch_message
 from sits_preprocess.announced import AnnouncedCatalog
+from sits_preprocess.batcher import Ran
 from sits_preprocess.dispatch_link import DispatchLink, Sent
 from sits_preprocess.engine_metrics import EngineMetrics
 from sits_preprocess.outbox import Outbox
@@ -187,7 +188,7 @@ class Engine:
             part = sent.requests[header.first_request : header.first_request + header.requests]
             self._outbox.answered(link, sent, len(part))
             waited_for = self._queues.settle(part)
-            self._queues.ran(sent.model, _run_ns(header), now)
+            self._queues.ran(sent.model, part, _ran(header), now)
             outgoing = self._queues.pump((sent.model,), now)
         # The next batch leaves before this one is unpacked: the executor waits, we need not.
         self._outbox.send(outgoing)
@@ -219,11 +220,12 @@ class Engine:
     def _announced(self, link: DispatchLink, catalog: Catalog) -> None:
         self.catalog.announce(link.address, link.process_id, catalog.models)
         with self._lock:
-            self._queues.follow_catalog()
+            self._queues.follow()
 
     def _credits(self, link: DispatchLink, credits_: Credits) -> None:
         with self._lock:
             link.set_credits(credits_)
+            self._queues.follow()
             outgoing = self._queues.pump_all(now_ns())
         self._outbox.send(outgoing)
 
@@ -285,7 +287,7 @@ class Engine:
         return _UNLINKED if unlinked else None
 
 
-def _run_ns(header: ResultHeader) -> int:
-    """How long the batch ran; 0 = it did not."""
+def _ran(header: ResultHeader) -> Ran:
     times = header.times
-    return times.executor_sent - times.input_started if times.input_started else 0
+    run_ns = times.executor_sent - times.input_started if times.input_started else 0
+    return Ran(run_ns, header.executed_rows, header.instance)

@@ -3,6 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from sits_scheduling.batching import CloseReason
+from sits_scheduling.quotas import Reason
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -21,10 +22,18 @@ class EngineMetrics:
         self._rows = Histogram(
             "sits_batch_rows", "Rows in a batch", buckets=_SIZES, registry=registry
         )
+        refused = Counter(
+            "sits_preprocess_refused", "Requests refused at once, by why", ["reason"],
+            registry=registry,
+        )  # fmt: skip
+        self._refused = {reason: refused.labels(reason.value) for reason in Reason}
         self.queued = Gauge("sits_preprocess_queued", "Requests not sent yet", registry=registry)
         self.late_results = Counter(
             "sits_preprocess_late_results", "Results nobody waited for", registry=registry
         )
+
+    def refused(self, reason: Reason) -> None:
+        self._refused[reason].inc()
 
     def closed(self, reason: CloseReason, requests: int, rows: int) -> None:
         self._closed[reason].inc()

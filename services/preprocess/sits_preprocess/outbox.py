@@ -4,6 +4,7 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 from itertools import count
+from typing import NamedTuple
 
 from sits_channel.link import Link
 from sits_preprocess import batch_message
@@ -14,10 +15,19 @@ from sits_preprocess.request import ModelKey, Request, TensorData
 from sits_protos.v1.common_pb2 import PayloadRef
 from sits_protos.v1.link_pb2 import CloseReason
 from sits_scheduling.batching import Capacity, ClosedBatch
+from sits_scheduling.gate import Gate
+from sits_scheduling.tenants import Tier
 
 MAX_MOVES = 2
 
 Outgoing = tuple[DispatchLink, Sent]
+
+
+class Instances(NamedTuple):
+    """Batches of a model that run at once, and how many more could start now."""
+
+    parallel: int
+    idle: int
 
 
 class Outbox:
@@ -45,10 +55,28 @@ class Outbox:
     def serves(self, model: ModelKey) -> bool:
         return any(link.serves(model) for link in self.links.values())
 
-    def add(self, model: ModelKey, batch: ClosedBatch[Request], now: int) -> Outgoing:
+    def instances(self, model: ModelKey) -> Instances:
+        shares = [link.share(model) for link in self.links.values()]
+        parallel = sum([share.instances for share in shares])
+        return Instances(parallel, sum([max(0, share.idle) for share in shares]))
+
+    def row_limit(self, model: ModelKey) -> int:
+        """Largest batch that all dispatchers take of it; 0 = no limit of theirs."""
+        limits = [link.share(model).micro_batch_rows for link in self.links.values()]
+        return min((limit for limit in limits if limit), default=0)
+
+    def shed(self) -> frozenset[Tier]:
+        """Tiers that any dispatcher wants refused."""
+        return frozenset().union(*[link.shed for link in self.links.values()])
+
+    def add(
+        self, model: ModelKey, batch: ClosedBatch[Request], now: int, gate: Gate | None = None
+    ) -> Outgoing:
         """A batch for the link with the most room; there is one that has some."""
         reason = CloseReason.ValueType(batch.reason.value)
         sent = Sent(next(self._ids), model, batch.items, reason, now)
+        if gate is not None:
+            sent.gate, sent.expected_ns = gate, gate.sent(batch.rows)
         link = max(self.links.values(), key=lambda candidate: candidate.share(model).room)
         return _reserved(link, sent)
 
@@ -125,6 +153,7 @@ class Outbox:
         return False
 
     def _free(self, sent: Sent) -> None:
+        sent.leave_gate()
         if sent.slots:
             self._payloads.free(sent.slots)
             sent.slots = []

@@ -1,16 +1,20 @@
 """Requests that are not answered yet: which wait, which batches may leave, whose time is up."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
+from sits_core.clock import now_ns
 from sits_core.errors import DeadlineExceeded, SitsError
-from sits_preprocess.batcher import ModelBatcher, max_queue_of, policy_of
-from sits_preprocess.catalog import Catalog
+from sits_preprocess.batcher import ModelBatcher, Ran, max_queue_of, policy_of
+from sits_preprocess.catalog import Catalog, Model
 from sits_preprocess.engine_metrics import EngineMetrics
 from sits_preprocess.expiry import Expiry
+from sits_preprocess.gates import Gates, refused
 from sits_preprocess.outbox import Outbox, Outgoing
 from sits_preprocess.request import ModelKey, Request
 from sits_preprocess.settings import PreprocessSettings
-from sits_scheduling.tenants import Tenants
+from sits_scheduling.batching import BatchPolicy
+from sits_scheduling.tenants import Tenants, Tier
 
 TOO_LATE = DeadlineExceeded("Request timeout expired", reason="DEADLINE_EXCEEDED_IN_QUEUE")
 
@@ -32,6 +36,9 @@ class Queues:
     ) -> None:
         self._settings, self._catalog, self._tenants = settings, catalog, tenants
         self._outbox, self._metrics, self._wake_at = outbox, metrics, wake_at
+        self._gates = Gates(tenants) if settings.preprocess_admission else None
+        self._shed: frozenset[Tier] = frozenset()
+        self._judges_all = self._gates is not None and self._gates.quotas
         self._batchers: dict[ModelKey, ModelBatcher] = {}
         self.open: set[Request] = set()
         self.expiry = Expiry()
@@ -54,6 +61,10 @@ class Queues:
             batcher = self._batcher((request.model, request.version))
         except SitsError as error:  # it went since it was looked up
             return error
+        if request.deadline is not None or self._judges_all:
+            refusal = self._judge(batcher, request, now)
+            if refusal is not None:
+                return refusal
         full = batcher.add(request)
         if full is not None:
             return full
@@ -76,15 +87,15 @@ class Queues:
                     self._wake_later(model, batcher.next_wakeup_ns(now, room), now)
                     break
                 self._metrics.closed(batch.reason, len(batch.items), batch.rows)
-                outgoing.append(self._outbox.add(model, batch, now))
+                outgoing.append(self._outbox.add(model, batch, now, batcher.gate))
         return outgoing
 
     def pump_all(self, now: int) -> list[Outgoing]:
         return self._outbox.resend() + self.pump(self._batchers, now)
 
-    def ran(self, model: ModelKey, run_ns: int, now: int) -> None:
-        """A batch that ran for `run_ns` is back; 0 = it did not run."""
-        self._batchers[model].learn(run_ns, now)
+    def ran(self, model: ModelKey, part: Sequence[Request], ran: Ran, now: int) -> None:
+        """These requests, which ran together, are back."""
+        self._batchers[model].learn(part, ran, now)
 
     def settle(self, requests: Sequence[Request]) -> list[bool]:
         """Their answers are here; which of them somebody still waited for."""
@@ -100,7 +111,10 @@ class Queues:
         """Take out requests that get their answer now; those that were open."""
         found = [request for request in requests if request in self.open]
         for request in found:
-            self._batchers[request.model, request.version].remove(request)
+            batcher = self._batchers[request.model, request.version]
+            batcher.remove(request)
+            if request.judged_wait_ns and not request.batch_id and batcher.gate is not None:
+                batcher.gate.gave_up(request, now_ns())
         self.settle(found)
         return found
 
@@ -119,23 +133,43 @@ class Queues:
 
     # models
 
-    def follow_catalog(self) -> None:
-        """Models may have been reloaded with other batching rules."""
+    def follow(self) -> None:
+        """Models may have been reloaded with other batching rules, or dispatchers take smaller
+        batches, or want tiers refused."""
+        self._shed = self._outbox.shed()
+        self._judges_all = self._gates is not None and (self._gates.quotas or bool(self._shed))
         for model in self._catalog.models():
             batcher = self._batchers.get((model.name, model.version))
             if batcher is not None:
-                batcher.set_policy(
-                    policy_of(model, self._settings), max_queue_of(model, self._settings)
-                )
+                batcher.set_policy(self._policy(model), max_queue_of(model, self._settings))
+                if batcher.gate is not None:
+                    batcher.gate.shed = self._shed
 
     def _batcher(self, model: ModelKey) -> ModelBatcher:
         batcher = self._batchers.get(model)
         if batcher is None:
             known, settings = self._catalog.find(*model), self._settings
-            policy, most = policy_of(known, settings), max_queue_of(known, settings)
-            batcher = ModelBatcher(policy, most, self._tenants)
+            gate = self._gates.new(model, self._shed) if self._gates is not None else None
+            batcher = ModelBatcher(
+                self._policy(known), max_queue_of(known, settings), self._tenants, gate
+            )
             self._batchers[model] = batcher
         return batcher
+
+    def _policy(self, model: Model) -> BatchPolicy:
+        policy = policy_of(model, self._settings)
+        limit = self._outbox.row_limit((model.name, model.version))
+        if not limit or not policy.max_rows:
+            return policy
+        return replace(policy, max_rows=min(limit, policy.max_rows))
+
+    def _judge(self, batcher: ModelBatcher, request: Request, now: int) -> SitsError | None:
+        room = self._outbox.instances((request.model, request.version))
+        refusal = batcher.judge(request, room, now)
+        if refusal is None:
+            return None
+        self._metrics.refused(refusal.reason)
+        return refused(refusal)
 
     def _wake_later(self, model: ModelKey, wake_ns: int | None, now: int) -> None:
         batcher = self._batchers[model]

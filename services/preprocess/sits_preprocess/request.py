@@ -107,9 +107,23 @@ class Request:
     trace: TraceContext | None = None
 
     queued_ns: int = 0
+    judged_wait_ns: float = 0.0
     batch_id: int = 0
     position: int = 0
     answered: bool = False
+
+    @property
+    def cost(self) -> float:
+        return float(self.rows)
+
+    @property
+    def arrived_ns(self) -> int:
+        return self.queued_ns
+
+    @property
+    def deadline_ns(self) -> int:
+        """0 = none."""
+        return self.deadline.unix_ns if self.deadline is not None else 0
 
 
 Answered = tuple[Request, Answer]

@@ -109,6 +109,11 @@ class PreprocessSettings(Settings):
         ge=1,
         description="requests of one model that may wait; a model's max_queue_size wins",
     )
+    preprocess_admission: bool = Field(
+        default=True,
+        description="refuse at once what cannot meet its deadline, is over its tenant's quota, or "
+        "belongs to a tier that governance sheds",
+    )
     preprocess_wait_s: float = Field(
         default=5.0,
         ge=0,

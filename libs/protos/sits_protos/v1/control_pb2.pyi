@@ -73,6 +73,7 @@ class GetStateResponse(_message.Message):
     REDIS_CONNECTED_FIELD_NUMBER: _builtins.int
     MODELS_FIELD_NUMBER: _builtins.int
     SHADOW_FIELD_NUMBER: _builtins.int
+    GOVERNANCE_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     started_unix_ns: _builtins.int
     strategy: _builtins.str
@@ -93,6 +94,8 @@ class GetStateResponse(_message.Message):
     def models(self) -> _containers.RepeatedCompositeFieldContainer[_link_pb2.ModelEntry]: ...
     @_builtins.property
     def shadow(self) -> Global___ShadowReport: ...
+    @_builtins.property
+    def governance(self) -> Global___Governance: ...
     def __init__(
         self_,  # pyright: ignore[reportSelfClsParameterName]
         *,
@@ -108,14 +111,112 @@ class GetStateResponse(_message.Message):
         redis_connected: _builtins.bool = ...,
         models: _abc.Iterable[_link_pb2.ModelEntry] | None = ...,
         shadow: Global___ShadowReport | None = ...,
+        governance: Global___Governance | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["self", b"self", "shadow", b"shadow"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["governance", b"governance", "self", b"self", "shadow", b"shadow"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_strategies", b"model_strategies", "models", b"models", "peers", b"peers", "ready", b"ready", "redis_configured", b"redis_configured", "redis_connected", b"redis_connected", "self", b"self", "shadow", b"shadow", "started_unix_ns", b"started_unix_ns", "strategies", b"strategies", "strategy", b"strategy", "topology_age_s", b"topology_age_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["governance", b"governance", "model_strategies", b"model_strategies", "models", b"models", "peers", b"peers", "ready", b"ready", "redis_configured", b"redis_configured", "redis_connected", b"redis_connected", "self", b"self", "shadow", b"shadow", "started_unix_ns", b"started_unix_ns", "strategies", b"strategies", "strategy", b"strategy", "topology_age_s", b"topology_age_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStateResponse: _TypeAlias = GetStateResponse  # noqa: Y015
+
+@_typing.final
+class Governance(_message.Message):
+    """What the dispatcher does about signals that are bad."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SignalsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    LEVEL_FIELD_NUMBER: _builtins.int
+    SCALE_FACTOR_FIELD_NUMBER: _builtins.int
+    SHED_TIERS_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
+    SIGNALS_FIELD_NUMBER: _builtins.int
+    level: _builtins.str
+    """"normal", "scale_out", "replace" or "degrade"."""
+    scale_factor: _builtins.float
+    """Capacity wanted over capacity there is."""
+    @_builtins.property
+    def shed_tiers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Tiers of tenants that are refused."""
+
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___GovernanceEvent]:
+        """The last ones, the newest first."""
+
+    @_builtins.property
+    def signals(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """The signals of the last sample by name."""
+
+    def __init__(
+        self,
+        *,
+        level: _builtins.str = ...,
+        scale_factor: _builtins.float = ...,
+        shed_tiers: _abc.Iterable[_builtins.str] | None = ...,
+        events: _abc.Iterable[Global___GovernanceEvent] | None = ...,
+        signals: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "level", b"level", "scale_factor", b"scale_factor", "shed_tiers", b"shed_tiers", "signals", b"signals"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Governance: _TypeAlias = Governance  # noqa: Y015
+
+@_typing.final
+class GovernanceEvent(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_UNIX_NS_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    SHED_TIERS_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    at_unix_ns: _builtins.int
+    before: _builtins.str
+    after: _builtins.str
+    cause: _builtins.str
+    """The signal, its value and the limit that it crossed."""
+    @_builtins.property
+    def shed_tiers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        at_unix_ns: _builtins.int = ...,
+        before: _builtins.str = ...,
+        after: _builtins.str = ...,
+        shed_tiers: _abc.Iterable[_builtins.str] | None = ...,
+        cause: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "at_unix_ns", b"at_unix_ns", "before", b"before", "cause", b"cause", "shed_tiers", b"shed_tiers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GovernanceEvent: _TypeAlias = GovernanceEvent  # noqa: Y015
 
 @_typing.final
 class PeerState(_message.Message):

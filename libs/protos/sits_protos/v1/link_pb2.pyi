@@ -425,16 +425,22 @@ class Credits(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MODELS_FIELD_NUMBER: _builtins.int
+    SHED_TIERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___Credit]: ...
+    @_builtins.property
+    def shed_tiers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Tiers of tenants whose requests governance refuses: "bronze", "silver", "gold"."""
+
     def __init__(
         self,
         *,
         models: _abc.Iterable[Global___Credit] | None = ...,
+        shed_tiers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["models", b"models"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["models", b"models", "shed_tiers", b"shed_tiers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -553,6 +559,7 @@ class BatchHeader(_message.Message):
     REQUEST_IDS_FIELD_NUMBER: _builtins.int
     RESULTS_BY_REFERENCE_FIELD_NUMBER: _builtins.int
     BY_REFERENCE_FIELD_NUMBER: _builtins.int
+    OLDEST_QUEUED_UNIX_NS_FIELD_NUMBER: _builtins.int
     batch_id: _builtins.int
     """Chosen by the sender, unique within the stream."""
     model: _builtins.str
@@ -583,6 +590,8 @@ class BatchHeader(_message.Message):
     """
     by_reference: _builtins.bool
     """At least one input is in the sender's pool."""
+    oldest_queued_unix_ns: _builtins.int
+    """Since when the longest waiting of its requests was queued, on the sender's clock."""
     @_builtins.property
     def trace_contexts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Contexts of the sampled requests, see RequestHeader.trace_context."""
@@ -613,10 +622,11 @@ class BatchHeader(_message.Message):
         request_ids: _abc.Iterable[_builtins.str] | None = ...,
         results_by_reference: _builtins.bool = ...,
         by_reference: _builtins.bool = ...,
+        oldest_queued_unix_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "by_reference", b"by_reference", "close_reason", b"close_reason", "closed_unix_ns", b"closed_unix_ns", "earliest_deadline_unix_ns", b"earliest_deadline_unix_ns", "latest_deadline_unix_ns", b"latest_deadline_unix_ns", "model", b"model", "moves", b"moves", "payload_bytes", b"payload_bytes", "payload_host", b"payload_host", "payload_numa_node", b"payload_numa_node", "priority", b"priority", "request_ids", b"request_ids", "requests", b"requests", "results_by_reference", b"results_by_reference", "rows", b"rows", "tenant", b"tenant", "trace_contexts", b"trace_contexts", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "by_reference", b"by_reference", "close_reason", b"close_reason", "closed_unix_ns", b"closed_unix_ns", "earliest_deadline_unix_ns", b"earliest_deadline_unix_ns", "latest_deadline_unix_ns", b"latest_deadline_unix_ns", "model", b"model", "moves", b"moves", "oldest_queued_unix_ns", b"oldest_queued_unix_ns", "payload_bytes", b"payload_bytes", "payload_host", b"payload_host", "payload_numa_node", b"payload_numa_node", "priority", b"priority", "request_ids", b"request_ids", "requests", b"requests", "results_by_reference", b"results_by_reference", "rows", b"rows", "tenant", b"tenant", "trace_contexts", b"trace_contexts", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

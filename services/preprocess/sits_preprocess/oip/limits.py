@@ -49,4 +49,5 @@ def dims_text(dims: Sequence[int]) -> str:
 def with_request_id(error: SitsError, request_id: str) -> SitsError:
     """The same error, its text led by the request's id as Triton does it."""
     shown = request_id[:_ID_SHOWN_CHARS] or "<id_unknown>"
-    return type(error)(f"[request id: {shown}] {error}", reason=error.reason)
+    text = f"[request id: {shown}] {error}"
+    return type(error)(text, reason=error.reason, retry_after_ms=error.retry_after_ms)

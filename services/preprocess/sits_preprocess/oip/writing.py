@@ -53,6 +53,8 @@ def _stream_error(result: Result, error: SitsError) -> ModelStreamInferResponse:
     response.model_version = result.version
     response.parameters["sits_status"].string_param = error.status.name
     response.parameters["sits_reason"].string_param = error.reason
+    if error.retry_after_ms:
+        response.parameters["sits_retry_after_ms"].int64_param = error.retry_after_ms
     return message
 
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from typing import NoReturn
 
 import grpc
 import grpc.aio
@@ -110,7 +111,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in 
             call.cancelled()
             raise
         if isinstance(outcome, SitsError):
-            await context.abort(outcome.status, outcome.message)
+            await _abort(context, outcome)
         return outcome
 
     async def _stream(self, factory: StreamFactory, _unused: object, context: Context) -> None:
@@ -118,7 +119,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in 
         try:
             handler = factory(stream)
         except SitsError as error:
-            await context.abort(error.status, error.message)
+            await _abort(context, error)
         reader = asyncio.ensure_future(stream.read(handler))
         try:
             with contextlib.suppress(grpc.aio.InternalError):  # the client left while we wrote
@@ -126,6 +127,14 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in 
         finally:
             reader.cancel()
             handler.on_end()
+
+
+async def _abort(context: Context, error: SitsError) -> NoReturn:
+    """A client that leaves while it is told is no fault of ours, and none for the log."""
+    try:
+        await context.abort(error.status, error.message, error.trailers())
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError from None
 
 
 def _run_alone(handler: ArrivalsHandler, message: bytes, call: Call) -> None:

@@ -142,7 +142,8 @@ class Stream(_CallFacts):
             await self._context.write(response.message)
             self.hold(Held(-response.releases.requests, -response.releases.size_bytes))
         if item.error is not None:
-            await self._context.abort(item.error.status, item.error.message)
+            error = item.error
+            await self._context.abort(error.status, error.message, error.trailers())
 
     def _queue(self, item: Outgoing | Callable[[], Outgoing] | _End) -> None:
         self._outgoing.append(item)

@@ -2,7 +2,8 @@
 
 One thread takes calls in batches; answers go back by call id from any thread. Streams go
 to a grpcio transport behind it, on a private Unix socket. No TLS; pings too often are not
-punished; a message over the limit is refused only after it has been received.
+punished; a message over the limit is refused only after it has been received; refusals carry no
+`grpc-retry-pushback-ms`.
 """
 
 import shutil
@@ -181,9 +182,14 @@ class _NativeCall:
         self._ended()
 
     def fail(self, error: SitsError) -> None:
-        self._front.fail(self._id, error.status.value[0], error.message)
+        self._front.fail(self._id, error.status.value[0], error.message, _trailers(error))
         self._ended()
 
     def _ended(self) -> None:
         self._calls.pop(self._id, None)
         self._on_cancel = None
+
+
+def _trailers(error: SitsError) -> list[tuple[str, str]]:
+    """The library refuses to send keys that gRPC itself owns, of which one is a server's to set."""
+    return [(key, value) for key, value in error.trailers() if not key.startswith("grpc-")]
