@@ -23,7 +23,7 @@ NOT_SAMPLED = SAMPLED[:-1] + "0"
 
 @pytest.fixture
 def tracer() -> Tracer:
-    return Tracer("preprocess", 10, 0.3, random.Random(1))  # noqa: S311 - a test's randomness
+    return Tracer("preprocess", 10, 0.3, random.Random(1))
 
 
 @pytest.fixture
