@@ -48,6 +48,10 @@ def test_a_counter_that_appears_later_grew_from_nothing() -> None:
     assert track.growth(60 * S) == (4 * S, {KEY: 8.0})
 
 
+def test_a_counter_that_fell_began_anew() -> None:
+    assert tracks(("a", 0, 100), ("a", 2, 30)).rates(60)[1] == {KEY: 15.0}
+
+
 def test_a_process_that_left_counts_no_more() -> None:
     both = tracks(("a", 0, 0), ("a", 1, 10), ("b", 0, 0), ("b", 1, 20))
     both.keep({"b"})

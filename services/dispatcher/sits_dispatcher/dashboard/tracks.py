@@ -58,7 +58,8 @@ class Track:
         if len(self._points) < 2:
             return 0, {}
         last, first = self._points[-1], self._before(window_ns)
-        grown = {key: value - first.counters.get(key, 0.0) for key, value in last.counters.items()}
+        before = first.counters
+        grown = {key: _grown(before.get(key, 0.0), now) for key, now in last.counters.items()}
         return last.at_ns - first.at_ns, grown
 
     def _before(self, window_ns: int) -> Point:
@@ -72,6 +73,11 @@ class Track:
     @property
     def newest(self) -> Counters:
         return self._points[-1].counters if self._points else {}
+
+
+def _grown(before: float, now: float) -> float:
+    """A counter that fell began anew, as that of an executor does when its link does."""
+    return now - before if now >= before else now
 
 
 class Tracks:

@@ -116,7 +116,7 @@ export function tenants(live) {
     { title: "p99", number: true, cell: (t) => ms(t.p99_ms) },
     { title: "Objective", number: true, wide: true, cell: (t) => ms(t.slo_ms) },
     { title: "In time", cell: inTime },
-    { title: "Failed/s", number: true, cell: (t) => ({ text: number(t.failed_per_s), tone: t.failed_per_s > 0 ? "bad" : "" }) },
+    { title: "Failed/s", number: true, wide: true, cell: (t) => ({ text: number(t.failed_per_s), tone: t.failed_per_s > 0 ? "bad" : "" }) },
   ];
   table(find("#tenants table"), columns, live.tenants, (t) => t.tenant, "No request in the last minute.");
 }

@@ -34,9 +34,10 @@ export class Topology {
     this.draw();
   }
 
+  /** Not redrawn under somebody's pointer: the next topology comes in a few seconds. */
   setHosts(hosts) {
     this.hosts = hosts;
-    this.draw();
+    if (!find(".pointed", this.graph)) this.draw();
   }
 
   /** Every second: only loads change, unless executors came or went. */
@@ -54,12 +55,16 @@ export class Topology {
 
   draw() {
     this.width = find("#topology").clientWidth;
+    if (this.graph.hidden) this.matrix.replaceChildren(...this.hosts.map(affinity));
+    else this.drawGraph();
+  }
+
+  drawGraph() {
     const blocks = this.hosts.map((host) => this.hostBlock(host));
     const lost = this.executors.filter((executor) => !this.deviceOf(executor));
     if (lost.length) blocks.push(homeless(lost));
     if (!this.hosts.length) blocks.unshift(make("p", { class: "empty" }, "No topology service has told of its devices yet."));
     this.graph.replaceChildren(...blocks);
-    this.matrix.replaceChildren(...this.hosts.map(affinity));
     this.load();
   }
 
@@ -141,12 +146,12 @@ function sample(kind) {
 function linkMark(link, spot) {
   const way = path(spot.byId.get(link.from), spot.byId.get(link.to), spot);
   const parts = [KINDS[link.kind] ?? link.kind];
-  if (link.lanes) parts.push(`${link.lanes} lanes`);
+  if (link.lanes) parts.push(`${link.lanes} lane${link.lanes === 1 ? "" : "s"}`);
   if (link.bandwidth_gbps) parts.push(`${number(link.bandwidth_gbps)} GB/s${link.measured ? " measured" : ""}`);
   if (link.knowledge !== "known") parts.push(link.knowledge);
   const width = link.kind === "nvlink" ? Math.min(4.5, 1.2 + (link.lanes ?? 1) * 0.35) : null;
   const mark = svg("g", { class: "way", "data-from": link.from, "data-to": link.to });
-  mark.append(svg("path", { d: way.d, class: `link ${link.kind} ${link.knowledge}`, style: width ? { strokeWidth: `${width}px` } : {} }));
+  mark.append(svg("path", { d: way.d, class: `link ${link.kind} ${link.knowledge}`, style: width ? { "stroke-width": `${width}px` } : {} }));
   mark.append(svg("text", { x: way.x, y: way.y - 3, class: "way-text" }, parts.slice(0, 2).join(", ")));
   mark.append(svg("title", {}, `${link.from} – ${link.to}: ${parts.join(", ")}`));
   return mark;
@@ -161,7 +166,7 @@ function deviceMark({ device, x, y }, { sizes, byId }, drawing) {
   mark.append(svg("rect", { width: sizes.node * busy, height: sizes.height, rx: 8, class: "busy" }));
   mark.append(svg("circle", { cx: 11, cy: 13, r: 3.5, class: "health" }));
   mark.append(svg("text", { x: 20, y: 16.5, class: "name" }, cut(deviceName(device), sizes.narrow ? 7 : 10)));
-  mark.append(svg("text", { x: 11, y: 29, class: "fact" }, cut(facts.short, sizes.narrow ? 12 : 15)));
+  mark.append(svg("text", { x: 11, y: 29, class: "fact" }, cut(facts.short, sizes.narrow ? 11 : 15)));
   const on = () => highlight(drawing, device.id, byId);
   const off = () => highlight(drawing, null, byId);
   for (const [event, act] of [["pointerenter", on], ["focus", on], ["pointerleave", off], ["blur", off]]) {
@@ -179,7 +184,7 @@ function deviceName(device) {
 function deviceFacts(device) {
   const memory = device.memory_total_bytes == null ? null : `${gigabytes(device.memory_free_bytes)} of ${gigabytes(device.memory_total_bytes)} free`;
   const busy = device.utilization == null ? null : `${percent(device.utilization)} busy`;
-  const numa = device.numa_node == null ? "NUMA node unknown" : `NUMA node ${device.numa_node}`;
+  const numa = device.numa_node == null ? "NUMA unknown" : `NUMA ${device.numa_node}`;
   const health = device.health === "good" ? null : `${device.health}${device.health_reason ? `: ${device.health_reason}` : ""}`;
   const free = device.memory_free_bytes == null ? null : `${gigabytes(device.memory_free_bytes)} free`;
   const short = health ?? busy ?? free ?? (device.kind === "nic" ? "network" : numa);
@@ -241,6 +246,6 @@ function affinity(host) {
 
 function weightCell(weight) {
   if (weight == null) return make("td", { class: "unknown", title: "not known" }, "?");
-  return make("td", { style: { "--part": `${Math.round(80 * weight)}%` } }, weight.toFixed(2));
+  return make("td", { style: { "--part": `${Math.round(45 * weight)}%` } }, weight.toFixed(2));
 }
 

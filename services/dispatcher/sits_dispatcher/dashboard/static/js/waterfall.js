@@ -69,7 +69,7 @@ export class Waterfall {
     const width = Math.max(0.4, Math.min(100 - left, (100 * stage.duration_ms) / total));
     const bar = make("i", { style: { left: `${left}%`, width: `${width}%` } });
     const row = make("button", { type: "button", class: `stage ${stage.service} ${stage.kind}` },
-      make("span", { class: "stage-name" }, stageName(stage)),
+      make("span", { class: "stage-name" }, stage.name),
       make("span", { class: "track" }, bar),
       make("span", { class: "number" }, ms(Math.max(0, stage.duration_ms))));
     if (stage.error) row.classList.add("failed");
@@ -90,10 +90,6 @@ function requestName(request) {
   const at = new Date(request.ended_unix_ms).toLocaleTimeString("en-GB");
   const failed = request.error ? ` ${request.error}` : "";
   return `${at}  ${request.model || "?"}, ${request.tenant || "?"}: ${ms(request.total_ms)}${failed}`;
-}
-
-function stageName(stage) {
-  return stage.kind === "travel" ? `${stage.service} ${stage.name}` : stage.name;
 }
 
 function scale({ total_ms }) {
