@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sits_bench import machine, suite
 from sits_bench.compare import FULL, QUICK
-from sits_bench.show import finish, main, options
+from sits_bench.show import FAILED, finish, main, options
 from sits_bench.watching import watching
 from sits_sim.figures import Report
 
@@ -21,11 +21,11 @@ def body() -> int:
     described = machine.describe()
     with watching() as progress:
         bench, figures = suite.run(plan, progress, given.only)
-    parameters = {**described, "plan": asdict(plan), "figures": list(given.only) or "all"}
+    parameters = {**described, "plan": asdict(plan), "only": list(given.only)}
     if bench.missing:
         parameters["missing"] = bench.missing
     if bench.failures:
-        parameters["failed"] = bench.failures
+        parameters[FAILED] = bench.failures
     report = Report(parameters, figures, bench.panels)
     return finish("mesh", report, given, raw=bench.raw, plot=given.plot)
 

@@ -142,7 +142,7 @@ def _model_ready(target: str, network: Network) -> bool:
 @dataclass(frozen=True, slots=True)
 class MLServer:
     """MLServer with a custom runtime, without worker processes and without its adaptive
-    batching: both cost more here than they give (a third and a half more CPU a request)."""
+    batching: with one small model, both cost more CPU than they save."""
 
     network: Network
     name: str = "mlserver"

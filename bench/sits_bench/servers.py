@@ -1,6 +1,7 @@
 """The references in Python that the benchmark brings along: echo servers, the naive mesh, and
 the front door alone."""
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -12,7 +13,7 @@ from sits_bench.system import Running
 from sits_cli.ports import free_ports
 
 START_S = 20.0
-FIRST_CPU = {0}
+FIRST_CPU = {min(os.sched_getaffinity(0))}
 """Servers of one process are pinned to the first core: unpinned, a threaded grpcio server loses
 a third to its interpreter lock wandering between cores."""
 

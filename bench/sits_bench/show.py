@@ -16,6 +16,8 @@ from sits_sim.figures import Report
 from sits_sim.plot import draw
 
 EXIT_MISSED, EXIT_FAILED = 1, 2
+FAILED = "failed"
+"""Parameter that lists what went wrong, if anything did."""
 
 
 def options(description: str | None) -> argparse.ArgumentParser:
@@ -54,7 +56,8 @@ def finish(
     if given.keep:
         kept = keep(name, report, raw)
         console(stderr=True).print(f"kept in {literal(str(kept))}", soft_wrap=True)
-        plot = plot or (kept.with_suffix(".svg") if report.panels else None)
+        if report.panels:
+            draw(report.panels, kept.with_suffix(".svg"), f"sits bench {name}")
     if plot is not None:
         draw(report.panels, plot, f"sits bench {name}")
     if given.json:
@@ -64,7 +67,10 @@ def finish(
         if any(figure.bar is not None for figure in report.figures):
             say()
             say("all bars hold" if report.holds else "[bold red]not all bars hold[/]")
-    return 0 if report.holds and not report.parameters.get("failed") else EXIT_MISSED
+    failed = report.parameters.get(FAILED)
+    for text in failed if isinstance(failed, list) else ():
+        console(stderr=True).print(f"[bold red]failed:[/] {literal(text)}", soft_wrap=True)
+    return 0 if report.holds and not failed else EXIT_MISSED
 
 
 def keep(name: str, report: Report, raw: Sequence[dict[str, Any]]) -> Path:

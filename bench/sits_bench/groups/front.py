@@ -10,7 +10,7 @@ from sits_bench.bars import at_least_times
 from sits_bench.compare import Found, Plan, Trial, per_s, request_file
 from sits_bench.group import Bench, Comparison
 from sits_bench.messages import Inference, random_floats
-from sits_bench.servers import Echo, FrontAlone
+from sits_bench.servers import FIRST_CPU, Echo, FrontAlone
 from sits_sim.figures import Figure
 
 KILOBYTE: Final = Inference("echo", {"INPUT": random_floats(1, 1, 256)})
@@ -20,7 +20,7 @@ _FRONT, _SYNC, _AIO = FrontAlone(), Echo("sync"), Echo("aio")
 
 def _trials(plan: Plan) -> Sequence[Trial]:
     """Servers have the first core for themselves, the client the others."""
-    others = frozenset(os.sched_getaffinity(0)) - {0}
+    others = frozenset(os.sched_getaffinity(0)) - FIRST_CPU
     loads = {LOAD: plan.closed(request_file("1-kb", [KILOBYTE]), 64)}
     check = partial(checks.echoes, inference=KILOBYTE)
     return [Trial(system, loads, check, others, start_s=2.0) for system in (_FRONT, _SYNC, _AIO)]
