@@ -98,7 +98,7 @@ def test_random_bytes_are_split_without_loss_or_refused(data: bytes) -> None:
         parts = split(data)
     except MalformedMessage:
         return
-    assert data.endswith(parts.head + parts.body)
+    assert data.endswith(parts.head + bytes(parts.body))
 
 
 @given(st.binary(max_size=200))

@@ -3,6 +3,7 @@
 The head is the first top-level field; `link.proto` says which fields lead.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -19,11 +20,12 @@ class MalformedMessage(ValueError):
 
 
 class Split(NamedTuple):
-    """`kind` is the head's field number; `head` its bytes; `body` all that follows."""
+    """`kind` is the head's field number; `head` its bytes; `body` all that follows, a view of
+    the message: it may be large and is only passed on."""
 
     kind: int
     head: bytes
-    body: bytes
+    body: memoryview
 
 
 def split(message: bytes) -> Split:
@@ -38,18 +40,18 @@ def split(message: bytes) -> Split:
     end = start + length
     if end > len(message):
         raise MalformedMessage(f"head of {length} bytes in a message of {len(message)}")
-    return Split(kind, message[start:end], message[end:])
+    return Split(kind, message[start:end], memoryview(message)[end:])
 
 
-def join(kind: int, head: bytes, body: bytes = b"") -> bytes:
+def join(kind: int, head: bytes, body: bytes | memoryview = b"") -> bytes:
     """The inverse of `split`."""
-    return b"".join((bytes((kind << 3 | 2,)), _encode_varint(len(head)), head, body))
+    return b"".join((_lead(kind, len(head)), head, body))
 
 
-def parse(message: bytes) -> LinkMessage:
+def parse(message: bytes | memoryview) -> LinkMessage:
     """The whole message. Raises `MalformedMessage`."""
     try:
-        return LinkMessage.FromString(message)
+        return LinkMessage.FromString(message)  # type: ignore[arg-type]  # views are fine
     except DecodeError as error:
         raise MalformedMessage("not a link message") from error
 
@@ -67,10 +69,12 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
     raise MalformedMessage("length longer than 10 bytes")
 
 
-def _encode_varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
+@lru_cache(maxsize=4096)
+def _lead(kind: int, length: int) -> bytes:
+    """Tag and length of a head."""
+    out = bytearray((kind << 3 | 2,))
+    while length > 0x7F:
+        out.append(length & 0x7F | 0x80)
+        length >>= 7
+    out.append(length)
     return bytes(out)

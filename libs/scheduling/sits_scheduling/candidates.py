@@ -198,10 +198,13 @@ class ExecutorTable:
         columns = self._models.get(model)
         if columns is None or not len(serving := columns.serving()):
             return 0, 0, 0
-        limits = columns.micro_batch_rows[serving]
-        limits = limits[limits > 0]
-        smallest = int(limits.min()) if len(limits) else 0
-        return int(columns.slots[serving].sum()), int(columns.parallel[serving].sum()), smallest
+        slots, parallel = int(columns.slots[serving].sum()), int(columns.parallel[serving].sum())
+        return slots, parallel, columns.row_limit()
+
+    def row_limit(self, model: str) -> int:
+        """The last number of `capacity`, for every batch."""
+        columns = self._models.get(model)
+        return columns.row_limit() if columns is not None else 0
 
     def batches_in_flight(self, executor_id: str | None = None) -> int:
         if executor_id is None:

@@ -22,29 +22,40 @@ class ModelColumns:
         self.micro_batch_rows = np.zeros(size)
         self.speed = np.ones(size)
         self._serving: Ints | None = None
+        self._row_limit: int | None = None
 
     def grow(self, size: int) -> None:
         for name, fill in _FILL.items():
             setattr(self, name, grown(getattr(self, name), size, fill))
-        self._serving = None
+        self._changed()
 
     def set(self, position: int, slots: int, parallel: int, micro_batch_rows: int) -> None:
         self.slots[position] = slots
         self.parallel[position] = max(1, parallel)
         self.micro_batch_rows[position] = micro_batch_rows
-        self._serving = None
+        self._changed()
 
     def clear(self, position: int) -> None:
         """Whoever was there has left."""
         for name, fill in _FILL.items():
             getattr(self, name)[position] = fill
-        self._serving = None
+        self._changed()
 
     def serving(self) -> Ints:
         """Positions that serve the model."""
         if self._serving is None:
             self._serving = np.flatnonzero(self.slots > 0)
         return self._serving
+
+    def row_limit(self) -> int:
+        """The smallest micro-batch limit of all that serve the model, 0 = none has one."""
+        if self._row_limit is None:
+            limits = self.micro_batch_rows[self.serving()]
+            self._row_limit = int(min(limits[limits > 0], default=0))
+        return self._row_limit
+
+    def _changed(self) -> None:
+        self._serving = self._row_limit = None
 
 
 def grown(array: Floats, size: int, fill: float = 0.0) -> Floats:

@@ -16,7 +16,7 @@ from sits_core.tracing import Tracer
 from sits_dispatcher import spans
 from sits_dispatcher.guard import Guard
 from sits_dispatcher.inlining import inlined
-from sits_dispatcher.job import Front, Job, Peer
+from sits_dispatcher.job import Front, Job, Peer, model_key
 from sits_dispatcher.metrics import Metrics
 from sits_dispatcher.micro_batches import Part, micro_batches
 from sits_dispatcher.pending import Pending
@@ -60,11 +60,11 @@ class Dispatcher:
 
     # from fronts
 
-    def batch(self, front: Front, head: bytes, body: bytes) -> None:
+    def batch(self, front: Front, head: bytes, body: memoryview) -> None:
         """Place a batch; its results go to `front`."""
         header = BatchHeader.FromString(head)
         with self.lock:
-            limit = self.table.capacity(f"{header.model}/{header.version}")[2]
+            limit = self.table.row_limit(model_key(header.model, header.version))
             for part in micro_batches(header, body, limit):
                 self._accept(front, part)
 
@@ -104,7 +104,7 @@ class Dispatcher:
             if shares_memory:
                 self._sharing.add(executor_id)
 
-    def result(self, executor_id: str, head: bytes, body: bytes) -> None:
+    def result(self, executor_id: str, head: bytes, body: memoryview) -> None:
         """Bring a result back to the front it belongs to. Late and unknown ones are counted."""
         header = ResultHeader.FromString(head)
         with self.lock:
@@ -236,16 +236,15 @@ class Dispatcher:
             spans.placed(self.tracer, job, placed, started_ns, self._weights.origins)
 
     def _outgoing(self, job: Job) -> bytes:
-        header = BatchHeader()
-        header.CopyFrom(job.header)
+        header = job.header
         header.batch_id, header.moves = job.key, job.moves
         shared = job.executor in self._sharing
         header.results_by_reference = shared and job.front.shares_memory
         body = job.body if shared or not header.by_reference else inlined(job.body, self._reader)
         return wire.join(wire.BATCH, header.SerializeToString(), body)
 
-    def _answer(self, job: Job, header: ResultHeader, body: bytes) -> None:
-        header.batch_id = job.header.batch_id
+    def _answer(self, job: Job, header: ResultHeader, body: bytes | memoryview) -> None:
+        header.batch_id = job.batch_id
         header.first_request, header.requests = job.first_request, job.header.requests
         header.times.dispatcher_received = job.received_ns
         header.times.dispatcher_sent = job.sent_ns
@@ -276,7 +275,7 @@ class Dispatcher:
 
 
 def _is(job: Job, front: Front, batch_id: int) -> bool:
-    return job.front is front and job.header.batch_id == batch_id
+    return job.front is front and job.batch_id == batch_id
 
 
 def _too_late() -> DeadlineExceeded:

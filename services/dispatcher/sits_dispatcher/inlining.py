@@ -4,7 +4,7 @@ from sits_channel import wire
 from sits_channel.pool_reader import PoolReader, StaleReference
 
 
-def inlined(body: bytes, reader: PoolReader) -> bytes:
+def inlined(body: bytes | memoryview, reader: PoolReader) -> bytes:
     """The body with its payloads in it. Parses and copies, so it is the exception.
 
     Raises `StaleReference` when a payload is gone: its front is, too.

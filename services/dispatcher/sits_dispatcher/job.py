@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from sits_channel.bounded import Pressure
 from sits_core.clock import now_ns
@@ -10,6 +10,9 @@ from sits_core.tracing import TraceContext
 from sits_protos.v1.link_pb2 import BatchHeader
 from sits_scheduling.affinity import Place
 from sits_scheduling.candidates import Reservation
+from sits_scheduling.placing import Batch
+
+NOWHERE: Final = Place("")
 
 
 class Peer(Protocol):
@@ -33,35 +36,40 @@ class Front:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """`header` is as the front sent it; `body` is forwarded as it came.
+    """`body` is forwarded as it came, and `header` with its own number in place of `batch_id`,
+    which is the front's.
 
-    `first_request` and `header.requests` say which part of the front's batch this is.
+    `first_request` and `header.requests` say which part of the front's batch this is. `model`
+    is the table's key, `place` where the payload lies.
     """
 
     key: int
     front: Front
     header: BatchHeader
-    body: bytes = field(repr=False)
+    body: bytes | memoryview = field(repr=False)
     first_request: int = 0
+    batch_id: int = 0
+    model: str = ""
+    place: Place = NOWHERE
     received_ns: int = field(default_factory=now_ns)
     sent_ns: int = 0
     moves: int = 0
+    placing: Batch | None = None
     reservation: Reservation | None = None
     failed_on: set[str] = field(default_factory=set)
 
-    @property
-    def model(self) -> str:
-        return model_key(self.header.model, self.header.version)
+    def __post_init__(self) -> None:
+        header = self.header
+        self.batch_id = header.batch_id
+        self.model = model_key(header.model, header.version)
+        host = header.payload_host
+        front = self.front
+        node = header.payload_numa_node if host else front.numa_node
+        self.place = Place(host or front.host, node)
 
     @property
     def executor(self) -> str:
         return self.reservation.executor if self.reservation else ""
-
-    @property
-    def place(self) -> Place:
-        header = self.header
-        node = header.payload_numa_node if header.payload_host else self.front.numa_node
-        return Place(header.payload_host or self.front.host, node)
 
     def traces(self) -> Iterator[TraceContext]:
         """Contexts of its sampled requests."""

@@ -1,5 +1,7 @@
 """Metrics of the dispatcher."""
 
+from functools import lru_cache
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from sits_core.metrics import BoundedLabel
@@ -9,11 +11,17 @@ from sits_dispatcher.placer import Placed
 _SECONDS = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 0.5, 2.5)
 
 
+_REMEMBERED = 1024
+
+
 class Metrics:
     """Label values are bounded; executors that come and go share the overflow in the end."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._model, self._instance = BoundedLabel(), BoundedLabel()
+        # Finding a series by its labels costs several times what counting does.
+        self._of_model = lru_cache(_REMEMBERED)(self._find_model)
+        self._of_instance = lru_cache(_REMEMBERED)(self._find_instance)
         self._placed = Counter(
             "sits_dispatcher_batches",
             "Micro-batches sent",
@@ -58,15 +66,15 @@ class Metrics:
         self.executors = Gauge("sits_dispatcher_executors", "Linked executors", registry=registry)
 
     def placed(self, placed: Placed, job: Job) -> None:
-        model = self._model(job.header.model)
-        self._placed.labels(model, placed.strategy).inc()
-        self._rows.labels(model).inc(job.header.rows)
+        batches, rows = self._of_model(job.header.model, placed.strategy)
+        batches.inc()
+        rows.inc(job.header.rows)
         self._decision.observe((job.sent_ns - job.received_ns) / 1e9)
         if job.moves:
             self._moves.inc()
 
     def returned(self, instance: str, _job: Job, *, failed: bool) -> None:
-        self._returned.labels(self._instance(instance), "error" if failed else "ok").inc()
+        self._of_instance(self._instance(instance), "error" if failed else "ok").inc()
 
     def refused(self, reason: str) -> None:
         self._refused.labels(reason).inc()
@@ -79,3 +87,10 @@ class Metrics:
 
     def pending(self, count: int) -> None:
         self._pending.set(count)
+
+    def _find_model(self, name: str, strategy: str) -> tuple[Counter, Counter]:
+        model = self._model(name)
+        return self._placed.labels(model, strategy), self._rows.labels(model)
+
+    def _find_instance(self, instance: str, outcome: str) -> Counter:
+        return self._returned.labels(instance, outcome)

@@ -13,11 +13,11 @@ class Part:
 
     __slots__ = ("body", "first", "header")
 
-    def __init__(self, header: BatchHeader, body: bytes, first: int = 0) -> None:
+    def __init__(self, header: BatchHeader, body: bytes | memoryview, first: int = 0) -> None:
         self.header, self.body, self.first = header, body, first
 
 
-def micro_batches(header: BatchHeader, body: bytes, limit_rows: int) -> list[Part]:
+def micro_batches(header: BatchHeader, body: memoryview, limit_rows: int) -> list[Part]:
     """The batch as it is when it fits `limit_rows` (0 = no limit), else split between requests.
 
     Only a split parses the body. A single request is never split: its rows belong

@@ -66,7 +66,9 @@ class Placer:
 
     def place(self, job: Job, excluded: Collection[str] = ()) -> Placed | None:
         """Reserve an executor for `job`; None when none but the excluded has room."""
-        placed = self._placing.place(_batch(job), now_ns(), excluded)
+        if job.placing is None:
+            job.placing = _batch(job)
+        placed = self._placing.place(job.placing, now_ns(), excluded)
         if placed is None:
             return None
         job.reservation = placed.reservation
@@ -74,9 +76,9 @@ class Placer:
 
     def finished(self, job: Job, times: StageTimes) -> None:
         """Its result came: release the load, learn how long the executor worked on it."""
-        if job.reservation is not None:
+        if job.reservation is not None and job.placing is not None:
             ran_ns = times.executor_sent - times.input_started if times.input_started else 0
-            self._placing.finished(_batch(job), job.reservation, ran_ns, now_ns())
+            self._placing.finished(job.placing, job.reservation, ran_ns, now_ns())
 
     def set_shadow(self, strategy: str) -> ShadowReport | None:
         """Let `strategy` decide beside the one in force; "" ends it. Returns what the one

@@ -178,7 +178,7 @@ class Engine:
             case _:
                 log.warning("dispatcher.unexpected", peer=link.address, kind=message.kind)
 
-    def _result(self, link: DispatchLink, header: ResultHeader, body: bytes) -> None:
+    def _result(self, link: DispatchLink, header: ResultHeader, body: memoryview) -> None:
         now = now_ns()
         with self._lock:
             sent = link.in_flight.get(header.batch_id)
@@ -202,7 +202,7 @@ class Engine:
         sent: Sent,
         part: Sequence[Request],
         header: ResultHeader,
-        body: bytes,
+        body: memoryview,
     ) -> list[Answer]:
         """The answers to a part of a batch; the executor gets its slots back."""
         try:
