@@ -15,7 +15,7 @@ from sits_cli.output import console, literal, print_json, say
 from sits_sim.figures import Report
 from sits_sim.plot import draw
 
-EXIT_MISSED, EXIT_FAILED = 1, 2
+EXIT_FAILED = 1
 FAILED = "failed"
 """Parameter that lists what went wrong, if anything did."""
 
@@ -70,7 +70,7 @@ def finish(
     failed = report.parameters.get(FAILED)
     for text in failed if isinstance(failed, list) else ():
         console(stderr=True).print(f"[bold red]failed:[/] {literal(text)}", soft_wrap=True)
-    return 0 if report.holds and not failed else EXIT_MISSED
+    return 0 if report.holds and not failed else EXIT_FAILED
 
 
 def keep(name: str, report: Report, raw: Sequence[dict[str, Any]]) -> Path:
