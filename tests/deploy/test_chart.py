@@ -119,14 +119,14 @@ def test_clients_and_scrapers_may_be_named(chart) -> None:
     ("setting", "says"),
     [
         ("drain.drainSeconds=3", "longestRequestSeconds"),
-        ("redis.bundled=false", "/redis/url"),
-        ('redis.url="redis://:hunter2@host"', "/redis/url"),
+        ("redis.bundled=false", "url"),
+        ('redis.url="redis://:hunter2@host"', "url"),
         ('settings={"MESH_TOKEN":"x"}', "MESH_TOKEN"),
-        ('architectures=["riscv64"]', "/architectures"),
-        ("preprocess.replicas=-1", "/preprocess/replicas"),
+        ('architectures=["riscv64"]', "architectures"),
+        ("preprocess.replicas=-1", "replicas"),
         ("unknown=1", "unknown"),
-        ('executor.kind="StatefulSet"', "/executor/kind"),
-        ('executors={"cpu":null}', "/executors"),
+        ('executor.kind="StatefulSet"', "kind"),
+        ('executors={"cpu":null}', "executors"),
     ],
 )
 def test_wrong_values_are_refused(chart, setting: str, says: str) -> None:

@@ -1,5 +1,8 @@
 """ONNX Runtime behind the backend seam."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -178,3 +181,15 @@ def test_bytes_and_bfloat16_in_one_model_are_refused(load: Any, onnx_models: Any
     )
     with pytest.raises(LoadError, match=f"BF16 and {BYTES}"):
         load(model)
+
+
+def test_no_telemetry_is_collected() -> None:
+    """Where it is on, ONNX Runtime complains on stderr that it cannot keep its device id."""
+    code = "import sits_executor.backends.onnx, os; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={"HOME": "/proc/nowhere", "PATH": os.environ["PATH"]},
+    )
+    assert (done.stdout, done.stderr) == ("1\n", "")

@@ -2,9 +2,14 @@
 
 import ctypes
 import math
+import os
 from typing import Any, Final
 
 import numpy as np
+
+# ONNX Runtime looks at it while it is imported: a serving process tells nobody what it runs.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
 import onnxruntime as ort
 
 from sits_core.datatypes import BYTES, NUMPY_TYPES, Array
