@@ -15,7 +15,13 @@ from structlog.testing import capture_logs
 from sits_cli.private_redis import PrivateRedis
 from sits_core.keepers import Follower, LeaseKeeper
 from sits_core.redis_registry import MAX_RECORD_BYTES, RedisRegistry, connect
-from sits_core.registry import LEASE_TTL_S, STRATEGY_TTL_S, TOPOLOGY_TTL_S, RegistryUnavailable
+from sits_core.registry import (
+    LEASE_TTL_S,
+    SCALE_TTL_S,
+    STRATEGY_TTL_S,
+    TOPOLOGY_TTL_S,
+    RegistryUnavailable,
+)
 from sits_core.settings import Settings, SettingsError
 from sits_core.testing import free_port, wait_until
 from sits_protos.v1.link_pb2 import ROLE_DISPATCHER, ROLE_EXECUTOR
@@ -91,6 +97,17 @@ def test_strategies_are_kept_by_model(registry: RedisRegistry) -> None:
     assert registry.strategies() == {"": "topo_aware", "ocr": "round_robin"}
 
 
+def test_the_wanted_capacity_is_told_while_somebody_says_so(
+    registry: RedisRegistry, raw: redis.Redis
+) -> None:
+    assert registry.scale() is None
+    registry.publish_scale(1.5)
+    assert registry.scale() == 1.5
+    (key,) = raw.keys("*:scale")
+    raw.set(key, "much")
+    assert registry.scale() is None
+
+
 def test_every_key_has_the_prefix_and_a_ttl(
     redis_server: PrivateRedis, open_registry: Open
 ) -> None:
@@ -98,6 +115,7 @@ def test_every_key_has_the_prefix_and_a_ttl(
     registry.publish_lease(executor("a"))
     registry.publish_topology(TopologySnapshot(host="h"))
     registry.set_strategy("", "topo_aware")
+    registry.publish_scale(1.0)
     with redis.Redis.from_url(redis_server.url) as raw:
         ttls = {key.decode(): raw.ttl(key) for key in raw.scan_iter()}
     longest = {
@@ -106,6 +124,7 @@ def test_every_key_has_the_prefix_and_a_ttl(
         "{blue}:topology:h": TOPOLOGY_TTL_S,
         "{blue}:topologies": TOPOLOGY_TTL_S,
         "{blue}:strategy": STRATEGY_TTL_S,
+        "{blue}:scale": SCALE_TTL_S,
     }
     assert ttls.keys() == longest.keys()
     assert all(0 < ttls[key] <= longest[key] for key in ttls)

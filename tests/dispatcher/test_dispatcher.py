@@ -26,6 +26,8 @@ from sits_protos.v1.link_pb2 import (
     ResultHeader,
 )
 from sits_scheduling.candidates import Executor, ExecutorTable
+from sits_scheduling.orders import Fifo
+from sits_scheduling.strategies import STRATEGIES, Strategy
 from sits_scheduling.tenant_file import standard_tenants
 
 S = 1_000_000_000
@@ -94,7 +96,15 @@ class World:
         self.table.remove(name)
         self.dispatcher.executor_lost(name)
 
-    def send(self, batch_id: int = 1, requests: int = 1, rows: int = 1, deadline: int = 0) -> None:
+    def send(
+        self,
+        batch_id: int = 1,
+        requests: int = 1,
+        rows: int = 1,
+        deadline: int = 0,
+        tenant: str = "",
+        earliest: int = 0,
+    ) -> None:
         message = LinkMessage(
             requests=[RequestHeader(id=f"r{i}", rows=rows) for i in range(requests)],
             inputs=[Tensor(name="x", datatype="UINT8", shape=[requests * rows, 1],
@@ -102,7 +112,7 @@ class World:
         )  # fmt: skip
         header = BatchHeader(
             batch_id=batch_id, model="m", version="1", requests=requests, rows=requests * rows,
-            latest_deadline_unix_ns=deadline,
+            latest_deadline_unix_ns=deadline, earliest_deadline_unix_ns=earliest, tenant=tenant,
         )  # fmt: skip
         self.dispatcher.batch(self.front, header.SerializeToString(), message.SerializeToString())
 
@@ -365,3 +375,40 @@ def test_a_full_executor_is_not_a_broken_one(world_of_two: World) -> None:
 @pytest.fixture
 def world_of_two() -> World:
     return World("a", "b", slots=9)
+
+
+def served_in_turn(world: World, count: int) -> list[BatchHeader]:
+    """What the one slot of `a` gets, one after the other."""
+    for _ in range(count):
+        world.answer("a", world.executors["a"].batches()[-1].batch_id)
+    return world.executors["a"].batches()[1 : 1 + count]
+
+
+def test_tenants_take_turns_by_their_weights_while_they_wait() -> None:
+    world = World("a", slots=1)
+    world.send(1)
+    for number in range(40):
+        world.send(100 + number, rows=16, tenant="bronze")
+        world.send(200 + number, rows=16, tenant="gold")
+    served = served_in_turn(world, 32)
+    assert [header.tenant for header in served].count("gold") == pytest.approx(24, abs=4)
+
+
+def test_a_switched_strategy_sorts_anew_what_waits() -> None:
+    world = World("a", slots=1)
+    world.send(1)
+    for number in range(6):
+        world.send(10 + number, rows=number + 1, earliest=now_ns() + (60 - number) * S)
+    assert [header.rows for header in served_in_turn(world, 2)] == [1, 2]
+    world.dispatcher.placer.switch("deadline")
+    assert [header.rows for header in served_in_turn(world, 6)[2:]] == [6, 5, 4, 3]
+
+
+def test_strategies_of_installed_packages_can_be_switched_to() -> None:
+    def mine(rng: random.Random) -> Strategy:
+        return Strategy("mine", Fifo(), STRATEGIES["random"](rng).placement)
+
+    placer = Placer(ExecutorTable(), "random", random.Random(1), {"mine": mine})
+    assert "mine" in placer.names()
+    placer.switch("mine", "m")
+    assert placer.order("m/1").name == "fifo"

@@ -4,6 +4,7 @@ Each change is one atomic step on the server:
   publish_lease, publish_topology   script _PUBLISH: the record with its TTL, its id in the
                                     index, expired ids out of it, a hint if it is new
   withdraw_lease                    MULTI: record and id gone, a hint
+  publish_scale                     SET with its TTL; no hint, nobody waits for it
   set_strategy                      MULTI: one field of the hash, its TTL, a hint
 Reads take an index and then its records; what expired in between is left out.
 `strategies` renews the TTL of the hash as it reads (MULTI).
@@ -19,7 +20,7 @@ from redis import Redis
 
 from sits_core.redis_hints import Hints
 from sits_core.redis_server import RedisServer
-from sits_core.registry import LEASE_TTL_S, STRATEGY_TTL_S, TOPOLOGY_TTL_S, Change
+from sits_core.registry import LEASE_TTL_S, SCALE_TTL_S, STRATEGY_TTL_S, TOPOLOGY_TTL_S, Change
 from sits_core.settings import Settings
 from sits_protos.v1.link_pb2 import Role
 from sits_protos.v1.registry_pb2 import Lease
@@ -152,6 +153,18 @@ class RedisRegistry:
             except UnicodeDecodeError:
                 self._unreadable.labels("strategy").inc()
         return chosen
+
+    def publish_scale(self, factor: float) -> None:
+        key, text = f"{self._prefix}:scale", f"{factor:.3f}"
+        self._server.call("publish_scale", lambda client: client.set(key, text, ex=SCALE_TTL_S))
+
+    def scale(self) -> float | None:
+        data = self._server.call("scale", lambda client: client.get(f"{self._prefix}:scale"))
+        try:
+            return float(cast("bytes", data)) if data is not None else None
+        except ValueError:
+            self._unreadable.labels("scale").inc()
+            return None
 
     def subscribe(self, on_change: Change) -> Callable[[], None]:
         return self._hints.subscribe(on_change)

@@ -8,6 +8,8 @@ Keys (prefix `sits` is `SITS_REDIS_PREFIX`; the braces keep all of them in one s
   {sits}:strategy              hash: model name, or "" for the default → strategy,
                                TTL `STRATEGY_TTL_S`, renewed by whoever reads it: a choice
                                of people lasts as long as there is a mesh
+  {sits}:scale                 capacity wanted over capacity there is, as decimal text, by the
+                               dispatcher that wrote last, TTL `SCALE_TTL_S`; for autoscalers
 Channel:
   {sits}:changes               "lease", "topology" or "strategy" after each change (a lease
                                that is merely renewed is none); a hint, subscribers poll as well
@@ -25,6 +27,7 @@ LEASE_PERIOD_S = 2.0
 TOPOLOGY_TTL_S = 15
 TOPOLOGY_PERIOD_S = 5.0
 STRATEGY_TTL_S = 30 * 86_400
+SCALE_TTL_S = 10
 POLL_PERIOD_S = 1.0
 
 Change = Callable[[], None]
@@ -49,6 +52,11 @@ class Registry(Protocol):
     def topologies(self) -> list[TopologySnapshot]: ...
     def set_strategy(self, model: str, strategy: str) -> None: ...
     def strategies(self) -> Mapping[str, str]: ...
+    def publish_scale(self, factor: float) -> None: ...
+    def scale(self) -> float | None:
+        """None when no dispatcher wrote one lately."""
+        ...
+
     def subscribe(self, on_change: Change) -> Callable[[], None]:
         """Call `on_change` soon after each change, from another thread; it must not block
         nor raise. A hint: some may be missing. Returns what ends it. Never raises."""

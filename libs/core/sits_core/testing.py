@@ -6,7 +6,13 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from sits_core.clock import now_ns
-from sits_core.registry import LEASE_TTL_S, TOPOLOGY_TTL_S, Change, RegistryUnavailable
+from sits_core.registry import (
+    LEASE_TTL_S,
+    SCALE_TTL_S,
+    TOPOLOGY_TTL_S,
+    Change,
+    RegistryUnavailable,
+)
 from sits_protos.v1.link_pb2 import Role
 from sits_protos.v1.registry_pb2 import Lease
 from sits_protos.v1.topology_pb2 import TopologySnapshot
@@ -43,6 +49,7 @@ class MemoryRegistry:
         self._leases: dict[tuple[Role.ValueType, str], tuple[int, bytes]] = {}
         self._topologies: dict[str, tuple[int, bytes]] = {}
         self._strategies: dict[str, str] = {}
+        self._scale = (0, 1.0)
         self._subscribers: list[Change] = []
 
     def publish_lease(self, lease: Lease) -> None:
@@ -84,6 +91,15 @@ class MemoryRegistry:
     def strategies(self) -> dict[str, str]:
         self._check()
         return dict(self._strategies)
+
+    def publish_scale(self, factor: float) -> None:
+        self._check()
+        self._scale = (self._expiry(SCALE_TTL_S), factor)
+
+    def scale(self) -> float | None:
+        self._check()
+        expiry, factor = self._scale
+        return factor if expiry > self._clock() else None
 
     def subscribe(self, on_change: Change) -> Callable[[], None]:
         self._subscribers.append(on_change)

@@ -14,7 +14,7 @@ from sits_core.metrics import ProcessRegistry
 from sits_core.process import run
 from sits_core.redis_registry import connect
 from sits_core.rpc import Server, open_channel, require_token_off_loopback, token_metadata
-from sits_core.settings import advertised, parsed_file
+from sits_core.settings import SettingsError, advertised, parsed_file
 from sits_core.telemetry import open_tracer
 from sits_core.tls import server_tls
 from sits_core.tracing import Tracer
@@ -24,6 +24,7 @@ from sits_dispatcher.control import Control, ExecutorControls
 from sits_dispatcher.dispatcher import Dispatcher
 from sits_dispatcher.executors import Executors
 from sits_dispatcher.fronts import Fronts
+from sits_dispatcher.governance import Governance
 from sits_dispatcher.mesh import Mesh
 from sits_dispatcher.metrics import Metrics
 from sits_dispatcher.placer import Placer
@@ -32,6 +33,8 @@ from sits_dispatcher.weights import Weights
 from sits_protos.v1.control_pb2_grpc import add_ControlServicer_to_server
 from sits_protos.v1.link_pb2 import Hello, LinkMessage, Role
 from sits_scheduling.candidates import ExecutorTable
+from sits_scheduling.plugins import PluginError, load_strategies
+from sits_scheduling.strategies import Factory
 from sits_scheduling.tenant_file import parse_tenants, standard_tenants
 
 TICK_S = 0.05
@@ -77,7 +80,8 @@ def build_mesh(
     settings: DispatcherSettings, own: Hello, tracer: Tracer, registry: ProcessRegistry
 ) -> Mesh:
     table, weights, metrics = ExecutorTable(), Weights(), Metrics(registry)
-    placer = Placer(table, settings.dispatcher_strategy, random.Random())  # noqa: S311 - ties only
+    rng = random.Random()  # noqa: S311 - ties only
+    placer = Placer(table, settings.dispatcher_strategy, rng, custom_strategies())
     reader = PoolReader(settings.shm_dir)
     tenants = parsed_file(settings, "tenants_file", parse_tenants) or standard_tenants()
     dispatcher = Dispatcher(settings, table, placer, weights, reader, tracer, metrics, tenants)
@@ -91,7 +95,16 @@ def build_mesh(
     )
     static = [a.strip() for a in settings.dispatcher_executors.split(",") if a.strip()]
     shared, fronts = connect(settings, registry), Fronts(dispatcher, settings.shm_dir)
-    return Mesh(dispatcher, executors, fronts, weights, shared, metrics, static)
+    governance = Governance(dispatcher, weights, metrics, settings.dispatcher_governance_period_s)
+    return Mesh(dispatcher, executors, fronts, weights, shared, metrics, static, governance)
+
+
+def custom_strategies() -> dict[str, Factory]:
+    """Those that installed packages bring. Raises `SettingsError` for one that cannot be used."""
+    try:
+        return load_strategies()
+    except PluginError as error:
+        raise SettingsError(str(error)) from None
 
 
 def build_server(settings: DispatcherSettings, mesh: Mesh, control: Control, own: Hello) -> Server:

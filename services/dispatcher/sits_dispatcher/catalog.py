@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 
+from sits_protos.oip.model_config_pb2 import ModelConfig
 from sits_protos.v1.link_pb2 import Catalog, Credit, Credits, ModelEntry, ModelState
 from sits_scheduling.candidates import ExecutorTable
+from sits_scheduling.governance import Plan
 
 _GONE = "no executor that serves it is connected"
 _RANK = {
@@ -58,22 +60,33 @@ class MergedCatalog:
         return self._by_executor.get(executor_id, {})
 
 
-def credits_for(catalog: Catalog, table: ExecutorTable, fronts: int, sharing: bool) -> Credits:
-    """Each front's equal part of every model's capacity, at least one batch."""
-    result = Credits()
+def credits_for(
+    catalog: Catalog, table: ExecutorTable, fronts: int, sharing: bool, plan: Plan
+) -> Credits:
+    """Each front's equal part of every model's capacity, at least one batch, and what
+    governance asks of it."""
+    result = Credits(shed_tiers=[tier.name.lower() for tier in plan.shed])
     for entry in catalog.models:
         slots, parallel, rows = table.capacity(f"{entry.name}/{entry.version}")
         result.models.append(
             Credit(
                 model=entry.name,
                 version=entry.version,
-                micro_batch_rows=rows,
+                micro_batch_rows=_limited(rows, entry, plan.micro_batch_factor),
                 window=_part(slots, fronts),
                 instances=_part(parallel, fronts),
                 shared_memory=sharing,
             )
         )
     return result
+
+
+def _limited(rows: int, entry: ModelEntry, factor: float) -> int:
+    """`rows` 0 = the model's own limit; a model that does not batch stays as it is."""
+    if factor >= 1.0:
+        return rows
+    usual = rows or ModelConfig.FromString(entry.config).max_batch_size
+    return max(1, int(usual * factor)) if usual else 0
 
 
 def _part(total: int, fronts: int) -> int:

@@ -22,10 +22,13 @@ from sits_dispatcher.micro_batches import Part, micro_batches
 from sits_dispatcher.pending import Pending
 from sits_dispatcher.placer import Placed, Placer
 from sits_dispatcher.settings import DispatcherSettings
+from sits_dispatcher.signals import Signals, by_model
 from sits_dispatcher.weights import Weights
 from sits_protos.v1.link_pb2 import BatchHeader, Cancel, LinkMessage, Release, ResultHeader
+from sits_protos.v1.topology_pb2 import TopologySnapshot
 from sits_scheduling.candidates import ExecutorTable
 from sits_scheduling.outcomes import Outcome
+from sits_scheduling.signals import Sample
 from sits_scheduling.tenants import Tenants
 
 log = structlog.get_logger()
@@ -48,7 +51,7 @@ class Dispatcher:
         self.table, self.placer = table, placer
         self._settings, self._weights, self._reader = settings, weights, reader
         self.tracer, self._metrics = tracer, metrics
-        self.guard = Guard(metrics)
+        self.guard, self._signals = Guard(metrics), Signals()
         self._executors: dict[str, Peer] = {}
         self._sharing: set[str] = set()
         self._in_flight: dict[int, Job] = {}
@@ -115,6 +118,7 @@ class Dispatcher:
             del self._in_flight[job.key]
             outcome = self.guard.ended(job, header, now_ns())
             self.placer.finished(job, header.times)
+            self._signals.returned(job, header.times)
             self._metrics.returned(executor_id, job, failed=header.HasField("error"))
             if self._try_elsewhere(job, outcome):
                 job.failed_on.add(executor_id)
@@ -171,6 +175,19 @@ class Dispatcher:
     def counts(self) -> tuple[int, int]:
         """Micro-batches in flight and waiting."""
         return len(self._in_flight), len(self._pending)
+
+    # what governance looks at
+
+    def measure_load(self) -> None:
+        """Call many times between two samples."""
+        with self.lock:
+            batches = by_model([*self._in_flight.values(), *self._pending.jobs()])
+            slots = {model: self.table.capacity(model)[0] for model in batches}
+            self._signals.load(batches, slots)
+
+    def sample(self, snapshots: Iterable[TopologySnapshot], now: int) -> Sample:
+        with self.lock:
+            return self._signals.take(self._pending.jobs(), len(self._in_flight), snapshots, now)
 
     # steps
 

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
+from sits_core.clock import now_ns
 from sits_core.registry import Registry, RegistryUnavailable
 from sits_dispatcher.catalog import credits_for
 from sits_dispatcher.dispatcher import Dispatcher
 from sits_dispatcher.executors import Executors
 from sits_dispatcher.fronts import Fronts
+from sits_dispatcher.governance import Governance
 from sits_dispatcher.job import Front
 from sits_dispatcher.messages import shadow_report
 from sits_dispatcher.metrics import Metrics
@@ -35,6 +37,7 @@ class Mesh:
     def __init__(
         self, dispatcher: Dispatcher, executors: Executors, fronts: Fronts,
         weights: Weights, registry: Registry | None, metrics: Metrics, static: list[str],
+        governance: Governance,
     ) -> None:  # fmt: skip
         self.dispatcher, self.executors, self.fronts = dispatcher, executors, fronts
         self._weights, self._metrics = weights, metrics
@@ -44,7 +47,8 @@ class Mesh:
         self._unknown_devices = UnknownDevices()
         self._telling = threading.Lock()
         self.redis_age_s: Callable[[], float] = lambda: math.inf
-        executors.changed = fronts.changed = self.tell_fronts
+        self.governance = governance
+        executors.changed = fronts.changed = governance.changed = self.tell_fronts
 
     # out
 
@@ -63,6 +67,7 @@ class Mesh:
                         self.dispatcher.table,
                         len(self.fronts),
                         front.shares_memory and sharing,
+                        self.governance.plan,
                     )
 
             self.fronts.tell(catalog, credits_of)
@@ -83,10 +88,12 @@ class Mesh:
         linked = (member.hello for member in self.executors.members())
         self._unknown_devices.look(linked, self._weights.snapshots())
         self._follow_strategies(self.registry.strategies())
+        self.registry.publish_scale(self.governance.plan.scale_factor)
 
     def tick(self) -> None:
-        """Several times a second: refuse what waited too long, refresh gauges."""
+        """Several times a second: refuse what waited too long, govern, refresh gauges."""
         self.dispatcher.expire()
+        self.governance.tick(now_ns())
         self._metrics.topology_age.set(self._weights.age_s())
         self._metrics.redis_age.set(self.redis_age_s())
 
@@ -136,6 +143,7 @@ class Mesh:
         state.strategies.extend(placer.names())
         if (shadow := shadow_report(placer.shadow())) is not None:
             state.shadow.CopyFrom(shadow)
+        state.governance.CopyFrom(self.governance.describe())
         state.topology_age_s = self._weights.age_s()
         state.redis_configured = self.registry is not None
         state.redis_connected = self.redis_age_s() < CONNECTED_S

@@ -7,6 +7,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from sits_core.metrics import BoundedLabel
 from sits_dispatcher.job import Job
 from sits_dispatcher.placer import Placed
+from sits_scheduling.governance import Plan
+from sits_scheduling.signals import SIGNALS, Sample
 
 _SECONDS = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 0.5, 2.5)
 
@@ -63,6 +65,21 @@ class Metrics:
         self.redis_age = Gauge(
             "sits_redis_age_seconds", "Since Redis last answered", registry=registry
         )
+        self._level = Gauge(
+            "sits_governance_level",
+            "0 normal, 1 scale out, 2 re-place work, 3 degrade",
+            registry=registry,
+        )
+        self._scale = Gauge(
+            "sits_scale_factor",
+            "Capacity wanted over capacity there is, for an autoscaler",
+            registry=registry,
+        )
+        self._scale.set(1.0)
+        self._shed = Gauge("sits_governance_shed_tiers", "Tiers refused", registry=registry)
+        self._signal = Gauge(
+            "sits_governance_signal", "Signals of governance", ["signal"], registry=registry
+        )
         self.executors = Gauge("sits_dispatcher_executors", "Linked executors", registry=registry)
 
     def placed(self, placed: Placed, job: Job) -> None:
@@ -84,6 +101,13 @@ class Metrics:
 
     def breaker(self, instance: str, state: int) -> None:
         self._breaker.labels(self._instance(instance)).set(state)
+
+    def governed(self, plan: Plan, sample: Sample) -> None:
+        self._level.set(plan.level)
+        self._scale.set(plan.scale_factor)
+        self._shed.set(len(plan.shed))
+        for name, value in SIGNALS.items():
+            self._signal.labels(name).set(value(sample))
 
     def pending(self, count: int) -> None:
         self._pending.set(count)

@@ -53,6 +53,10 @@ class Pending:
     def models(self) -> list[str]:
         return list(self._queues)
 
+    def jobs(self) -> Iterator[Job]:
+        """All that wait."""
+        return (entry.item for queue in self._queues.values() for entry in queue.entries())
+
     def remove(self, unwanted: Callable[[Job], bool]) -> list[Job]:
         """Take out all jobs that match."""
         removed: list[Job] = []

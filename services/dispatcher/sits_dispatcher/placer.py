@@ -15,6 +15,7 @@ from sits_scheduling.orders import Order
 from sits_scheduling.placing import Batch, Placing
 from sits_scheduling.service_times import ServiceTimes
 from sits_scheduling.shadow import ShadowReport
+from sits_scheduling.strategies import Factory
 from sits_scheduling.switchboard import Switchboard
 
 CLOSED_BY = {reason.value: reason for reason in CloseReason}
@@ -32,8 +33,11 @@ class Placer:
     """Translates between jobs and `sits_scheduling`. Not thread-safe: the dispatcher's lock
     covers it."""
 
-    def __init__(self, table: ExecutorTable, default: str, rng: random.Random) -> None:
-        self._switchboard = Switchboard(default, rng)
+    def __init__(
+        self, table: ExecutorTable, default: str, rng: random.Random,
+        custom: Mapping[str, Factory] | None = None,
+    ) -> None:  # fmt: skip
+        self._switchboard = Switchboard(default, rng, custom)
         self._known(default)
         self._log = DecisionLog()
         self._placing = Placing(table, ServiceTimes(), self._switchboard, rng, self._log)

@@ -35,6 +35,12 @@ class DispatcherSettings(Settings):
         ge=0,
         description="seconds a micro-batch waits for an executor of its model",
     )
+    dispatcher_governance_period_s: float = Field(
+        default=1.0,
+        ge=0.05,
+        le=60,
+        description="seconds between two looks at the signals of governance",
+    )
     dispatcher_max_moves: int = Field(
         default=2, ge=0, description="times a micro-batch moves on when its executor is lost"
     )

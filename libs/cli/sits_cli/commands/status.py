@@ -69,9 +69,21 @@ def summary(state: pb.GetStateResponse) -> dict[str, object]:
         "strategies": list(state.strategies),
         "topology_age_s": age_s if age_s >= 0 else None,
         "redis": redis(state),
+        "governance": state.governance.level or None,
+        "shed_tiers": list(state.governance.shed_tiers),
+        "scale_factor": state.governance.scale_factor or None,
         "up_s": max(0.0, (time.time_ns() - state.started_unix_ns) / 1e9),
         "version": state.self.software_version,
     }
+
+
+def governance(state: pb.Governance) -> str:
+    """The level, who is refused, and what caused the last step while it is not normal."""
+    if state.level == "normal":
+        return "normal"
+    shed = f", refuses {', '.join(state.shed_tiers)}" if state.shed_tiers else ""
+    cause = f": {state.events[0].cause}" if state.events else ""
+    return f"{state.level}{shed}, {state.scale_factor:.1f}x the capacity wanted{cause}"
 
 
 def redis(state: pb.GetStateResponse) -> str:
@@ -130,6 +142,8 @@ def _facts(state: pb.GetStateResponse) -> list[tuple[str, str]]:
         ("up", f"{duration((time.time_ns() - state.started_unix_ns) / 1e9)}, "
                f"version {literal(state.self.software_version or '?')}"),
     ]  # fmt: skip
+    if state.HasField("governance"):
+        facts.append(("governance", literal(governance(state.governance))))
     per_model = ", ".join(f"{m}: {s}" for m, s in sorted(state.model_strategies.items()))
     return facts + ([("by model", literal(per_model))] if per_model else [])
 
