@@ -29,7 +29,8 @@ class Device(Generic[W]):
         noise: Callable[[], float],
         done: Callable[[W, int], None],
     ) -> None:
-        self._clock, self._service_ns, self._noise, self._done = clock, service_ns, noise, done
+        self._clock, self._noise, self._done = clock, noise, done
+        self._nominal_ns = _Nominal(service_ns).__getitem__
         self._waiting: deque[W] = deque()
         self._waiting_ns = 0
         self._running: W | None = None
@@ -89,12 +90,6 @@ class Device(Generic[W]):
         took_ns = int(self._nominal_ns(batch.rows) * self.slowness * self._noise())
         self._clock.after(took_ns, lambda: self._finished(batch, took_ns))
 
-    def _nominal_ns(self, rows: int) -> int:
-        """Larger work than the model runs at once is several runs."""
-        most = len(self._service_ns) - 1
-        whole, rest = divmod(rows, most)
-        return whole * self._service_ns[most] + self._service_ns[rest]
-
     def _finished(self, batch: W, took_ns: int) -> None:
         if self._running is not batch:
             return  # it died meanwhile
@@ -106,3 +101,16 @@ class Device(Generic[W]):
             self._waiting_ns -= self._nominal_ns(following.rows)
             self._run(following)
         self._done(batch, took_ns)
+
+
+class _Nominal(dict[int, int]):
+    """Run time by rows; larger work than the model runs at once is several runs."""
+
+    def __init__(self, service_ns: list[int]) -> None:
+        super().__init__(enumerate(service_ns))
+        self._most = len(service_ns) - 1
+
+    def __missing__(self, rows: int) -> int:
+        whole, rest = divmod(rows, self._most)
+        self[rows] = found = whole * self[self._most] + self[rest]
+        return found

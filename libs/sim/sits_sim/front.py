@@ -88,7 +88,8 @@ class Front:
         """Send what may leave now, and look again when time alone may change that."""
         now = self._clock.now_ns
         self._drop_hopeless(now)
-        while (reason := self._queue.should_close(now, self._capacity())) is not None:
+        capacity = self._capacity()
+        while (reason := self._queue.should_close(now, capacity)) is not None:
             closed = self._queue.take(reason, now)
             batch = Batch(closed.items, closed.rows, closed.payload_bytes, self.number, now)
             if self._gate is not None:
@@ -98,7 +99,8 @@ class Front:
                 self.watch.taken(closed.items)
             self._in_flight[batch] = None
             self._send(batch)
-        wake = self._queue.next_wakeup_ns(now, self._capacity())
+            capacity = self._capacity()
+        wake = self._queue.next_wakeup_ns(now, capacity)
         if wake is not None and not now < self._wake_ns <= wake:
             self._wake_ns = max(wake, now + 1)
             self._clock.after(self._wake_ns - now, self.pump)

@@ -26,11 +26,11 @@ SLO_S: Final = 0.002
 
 NAIVE_LOADS: Final = (0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 FULL_LOADS: Final = (0.3, 0.6, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05)
-HEADLINE_REQUESTS: Final = 1_000_000
-SWEEP_REQUESTS: Final = {NAIVE.name: 250_000, FULL.name: 1_000_000}
+HEADLINE_REQUESTS: Final = 750_000
+SWEEP_REQUESTS: Final = {NAIVE.name: 150_000, FULL.name: 500_000}
 WITHIN_SLO: Final = 0.99
 FAULTY_LOAD: Final = 0.8
-FAULTY_REQUESTS: Final = 500_000
+FAULTY_REQUESTS: Final = 300_000
 GANG_REQUESTS: Final = 500_000
 GANGS_PER_GPU_S: Final = 2.0
 """As much as random placement can bear: across nodes its collectives take many times longer."""
