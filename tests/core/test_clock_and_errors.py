@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sits_core import errors
-from sits_core.clock import Deadline, earliest, now_ns
+from sits_core.clock import Deadline, earliest, epoch_offset_ns, now_ns
 from sits_core.errors import MAX_MESSAGE_BYTES, InvalidArgument, SitsError, from_proto, safe_text
 from sits_protos.v1.common_pb2 import Error
 
@@ -14,6 +14,22 @@ SECOND = 10**9
 KINDS = [
     kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SitsError)
 ]
+
+
+def test_an_interruption_between_two_readings_does_not_shift_the_clock() -> None:
+    """Processes of a host must agree, or a stage would seem to end before it began."""
+    interrupted = iter([True, False, True] * 20)
+    at = [1_000]
+
+    def monotonic() -> int:
+        at[0] += 100
+        return at[0]
+
+    def wall() -> int:
+        at[0] += 20_000_000 if next(interrupted) else 0
+        return at[0] + 5_000_000
+
+    assert abs(epoch_offset_ns(wall, monotonic) - 5_000_000) <= 100
 
 
 def test_the_clock_never_runs_backwards() -> None:

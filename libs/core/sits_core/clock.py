@@ -1,11 +1,31 @@
 """One clock: monotonic nanoseconds inside a process, Unix nanoseconds on the wire."""
 
 import time
+from collections.abc import Callable
 from typing import NamedTuple
+
+_TRIES = 32
+
+
+def epoch_offset_ns(
+    wall_ns: Callable[[], int] = time.time_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns
+) -> int:
+    """What to add to a monotonic reading to get Unix time.
+
+    From the pair of readings that lay closest together: a process that is interrupted
+    between the two would for ever disagree with its neighbours by as long as that took.
+    """
+    best_gap, best_offset = None, 0
+    for _ in range(_TRIES):
+        before, wall, after = monotonic_ns(), wall_ns(), monotonic_ns()
+        if best_gap is None or after - before < best_gap:
+            best_gap, best_offset = after - before, wall - (before + after) // 2
+    return best_offset
+
 
 # The wall clock may jump; what one process measures never should. Stamps are
 # monotonic readings moved to the Unix epoch once, at import.
-_EPOCH_OFFSET_NS = time.time_ns() - time.monotonic_ns()
+_EPOCH_OFFSET_NS = epoch_offset_ns()
 
 
 def now_ns() -> int:
