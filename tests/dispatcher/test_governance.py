@@ -153,11 +153,13 @@ class TestLevels:
         assert mesh.governance.plan.level is Level.DEGRADE
         assert [c.micro_batch_rows for c in front.credits.models] == [4]
         assert list(front.credits.shed_tiers) == []
+        assert front.credits.degrade
         govern(mesh, BAD, 5)
         assert list(front.credits.shed_tiers) == ["bronze"]
         govern(mesh, GOOD, 20)
         assert mesh.governance.plan.level is Level.NORMAL
         assert mesh.governance.plan.shed == ()
+        assert not front.credits.degrade
         assert [c.micro_batch_rows for c in front.credits.models] == [0]
         assert list(front.credits.shed_tiers) == []
 

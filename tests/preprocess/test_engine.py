@@ -525,6 +525,13 @@ def test_tiers_are_refused_while_a_dispatcher_says_so(busy: Busy) -> None:
     assert busy.error("b2", tenant="bronze") is None
 
 
+def test_a_dispatcher_that_is_lost_asks_for_nothing_any_more(busy: Busy) -> None:
+    busy.world.tell(busy.link, LinkMessage(credits=Credits(shed_tiers=["bronze"], degrade=True)))
+    assert busy.error("b", tenant="bronze") is not None
+    busy.world.engine.closed(busy.link, "killed")
+    assert busy.error("b2", tenant="bronze") is None
+
+
 def test_what_is_under_way_counts_until_it_is_over_however_it_ends(busy: Busy) -> None:
     def under_way_ns() -> float:
         (gate,) = [b.gate for b in busy.world.engine._queues._batchers.values()]
@@ -567,6 +574,27 @@ def test_tenants_share_batches_by_their_weights(world: World) -> None:
     served = [name.split()[0] for batch in link.batches[1:9] for name in names(batch)]
     assert len(served) == 64
     assert 40 <= served.count("gold") <= 56  # 48, to within a turn
+
+
+def test_while_degraded_requests_without_a_version_get_the_cheaper_one() -> None:
+    world = World(preprocess_fallback="m=1,gone=7")
+    link = world.link()
+    newer = world.entry()
+    newer.version = "2"
+    world.tell(link, LinkMessage(catalog=Catalog(models=[world.entry(), newer])))
+
+    def found(version: str = "") -> str:
+        return world.engine.catalog.find("m", version).version
+
+    assert found() == "2"
+    world.tell(link, LinkMessage(credits=Credits(degrade=True)))
+    assert (found(), found("2")) == ("1", "2")
+    world.tell(link, LinkMessage(catalog=Catalog(models=[newer])))
+    assert found() == "2", "the cheaper one is not there"
+    world.tell(link, LinkMessage(catalog=Catalog(models=[world.entry(), newer])))
+    world.tell(link, LinkMessage(credits=Credits()))
+    assert found() == "2"
+    world.engine.stop()
 
 
 def test_dispatchers_may_ask_for_smaller_batches(world: World) -> None:

@@ -65,7 +65,8 @@ def credits_for(
 ) -> Credits:
     """Each front's equal part of every model's capacity, at least one batch, and what
     governance asks of it."""
-    result = Credits(shed_tiers=[tier.name.lower() for tier in plan.shed])
+    shed = [tier.name.lower() for tier in plan.shed]
+    result = Credits(shed_tiers=shed, degrade=plan.degrade)
     for entry in catalog.models:
         slots, parallel, rows = table.capacity(f"{entry.name}/{entry.version}")
         result.models.append(

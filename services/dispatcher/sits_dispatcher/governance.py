@@ -19,9 +19,9 @@ EVENTS_SHOWN = 20
 class Governance:
     """`Governor` over the signals of a running mesh.
 
-    Acted on: shed tiers and smaller micro-batches, through the fronts' credits (`changed` says
-    when), and the wanted capacity, as a metric and in Redis. Not yet: moving running work off
-    bad devices, and answers of a cheaper model version.
+    Acted on: shed tiers, cheaper versions and smaller micro-batches, through the fronts'
+    credits (`changed` says when), and the wanted capacity, as a metric and in Redis. Not yet:
+    moving work off bad devices.
     """
 
     def __init__(

@@ -46,10 +46,13 @@ class AnnouncedCatalog:
     A restarted dispatcher knows no executor for a second, and a restarted executor is gone
     for as long. Models that were ready stay usable for `patience_s` then, so that requests
     wait for them instead of being told that there is no such model.
+
+    `fallback` names the version of a model that requests without one get while degraded.
     """
 
-    def __init__(self, patience_s: float) -> None:
+    def __init__(self, patience_s: float, fallback: Mapping[str, str] | None = None) -> None:
         self._patience_ns = int(patience_s * 1e9)
+        self._fallback, self._degraded = fallback or {}, False
         self._sources: dict[str, _Source] = {}
         self._lock = threading.Lock()
         self._view = _View()
@@ -63,6 +66,13 @@ class AnnouncedCatalog:
             self._retain(source, fresh, restarted)
             source.process_id, source.models = process_id, fresh
             self._view = self._merge(now_ns())
+
+    def degrade(self, degraded: bool) -> None:
+        """Whether the cheaper versions are the ones to use; those that are not ready are not."""
+        with self._lock:
+            if self._degraded != degraded:
+                self._degraded = degraded
+                self._view = self._merge(now_ns())
 
     def find(self, name: str, version: str) -> Model:
         """See `sits_preprocess.catalog.Catalog.find`. A dictionary access when all is well."""
@@ -98,6 +108,9 @@ class AnnouncedCatalog:
         models = tuple(sorted(best.values(), key=_order))
         ready = {(m.name, m.version): m for m in models if m.ready}
         ready |= {(m.name, ""): m for m in models if m.ready}  # the last one is the newest
+        if self._degraded:
+            cheaper = {(m, ""): ready.get((m, version)) for m, version in self._fallback.items()}
+            ready |= {key: model for key, model in cheaper.items() if model is not None}
         retained = [r.until_ns for s in self._sources.values() for r in s.retained.values()]
         return _View(models, ready, min((t for t in retained if t > now), default=0))
 

@@ -69,6 +69,7 @@ class DispatchLink:
         self.in_flight: dict[int, Sent] = {}
         self._shares: dict[ModelKey, _Share] = {}
         self.shed: frozenset[Tier] = frozenset()
+        self.degrade = False
 
     def set_credits(self, credits_: Credits) -> None:
         self._shares = {m: _Share(sent=s.sent) for m, s in self._shares.items() if s.sent}
@@ -77,6 +78,7 @@ class DispatchLink:
             share.window, share.instances = credit.window, credit.instances
             share.shared_memory = credit.shared_memory
             share.micro_batch_rows = credit.micro_batch_rows
+        self.degrade = credits_.degrade
         self.shed = frozenset(TIERS[name] for name in credits_.shed_tiers if name in TIERS)
 
     def serves(self, model: ModelKey) -> bool:

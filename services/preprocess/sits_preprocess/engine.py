@@ -24,7 +24,7 @@ from sits_preprocess.outbox import Outbox
 from sits_preprocess.payloads import Payloads
 from sits_preprocess.queues import TOO_LATE, Queues
 from sits_preprocess.request import Answer, Answered, ModelKey, Request
-from sits_preprocess.settings import PreprocessSettings
+from sits_preprocess.settings import PreprocessSettings, fallback_of
 from sits_preprocess.timer import Timer
 from sits_protos.v1.link_pb2 import (
     Cancel,
@@ -70,7 +70,9 @@ class Engine:
     ) -> None:
         self._metrics, self._greeting, self._payloads = metrics, greeting, payloads
         self._patience_ns = int(settings.preprocess_wait_s * 1e9)
-        self.catalog = AnnouncedCatalog(settings.preprocess_wait_s)
+        self.catalog = AnnouncedCatalog(
+            settings.preprocess_wait_s, fallback_of(settings.preprocess_fallback)
+        )
         self._lock = threading.Lock()
         self._timer = Timer("engine timer")
         self._outbox = Outbox(self._lock, payloads)
@@ -157,6 +159,7 @@ class Engine:
             now = self._linkless_since_ns = now_ns()
             lost = self._outbox.links.pop(link)
             given_up = self._outbox.lose(lost)
+            self._obey()
             outgoing = self._queues.pump_all(now)
         log.warning("dispatcher.lost", peer=link.peer, reason=reason, batches=len(lost.in_flight))
         self._refuse(given_up, _LOST)
@@ -225,9 +228,14 @@ class Engine:
     def _credits(self, link: DispatchLink, credits_: Credits) -> None:
         with self._lock:
             link.set_credits(credits_)
-            self._queues.follow()
+            self._obey()
             outgoing = self._queues.pump_all(now_ns())
         self._outbox.send(outgoing)
+
+    def _obey(self) -> None:
+        """Do what the dispatchers that are linked ask for. Callers hold the lock."""
+        self.catalog.degrade(any(link.degrade for link in self._outbox.links.values()))
+        self._queues.follow()
 
     # steps: time
 

@@ -114,6 +114,12 @@ class PreprocessSettings(Settings):
         description="refuse at once what cannot meet its deadline, is over its tenant's quota, or "
         "belongs to a tier that governance sheds",
     )
+    preprocess_fallback: str = Field(
+        default="",
+        pattern=r"^([^=,]+=[1-9]\d*(,[^=,]+=[1-9]\d*)*)?$",
+        description="cheaper versions that requests without a version get while governance "
+        "degrades: MODEL=VERSION, comma list",
+    )
     preprocess_wait_s: float = Field(
         default=5.0,
         ge=0,
@@ -127,3 +133,9 @@ class PreprocessSettings(Settings):
     preprocess_pool_threshold_bytes: int = Field(
         default=32 << 10, ge=1, description="smaller inputs of a batch go inline"
     )
+
+
+def fallback_of(text: str) -> dict[str, str]:
+    """Model to version."""
+    pairs = (pair.partition("=") for pair in text.split(",") if pair)
+    return {model.strip(): version for model, _, version in pairs}

@@ -426,6 +426,9 @@ class Credits(_message.Message):
 
     MODELS_FIELD_NUMBER: _builtins.int
     SHED_TIERS_FIELD_NUMBER: _builtins.int
+    DEGRADE_FIELD_NUMBER: _builtins.int
+    degrade: _builtins.bool
+    """Governance asks for the cheaper version of models that have one."""
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___Credit]: ...
     @_builtins.property
@@ -437,10 +440,11 @@ class Credits(_message.Message):
         *,
         models: _abc.Iterable[Global___Credit] | None = ...,
         shed_tiers: _abc.Iterable[_builtins.str] | None = ...,
+        degrade: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["models", b"models", "shed_tiers", b"shed_tiers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["degrade", b"degrade", "models", b"models", "shed_tiers", b"shed_tiers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
