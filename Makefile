@@ -2,6 +2,8 @@
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python3.14; do \
 	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo $$p && break; done)
 VENV := .venv
+# Most tests wait for processes they start, so a third worker keeps two cores busy.
+WORKERS ?= 3
 BIN := $(VENV)/bin
 PACKAGES := sits_protos sits_core sits_channel sits_scheduling sits_sim sits_cli \
 	sits_preprocess sits_dispatcher sits_executor sits_topology
@@ -15,7 +17,7 @@ demo: models ## set everything up, run the mesh on real models, show one trace
 	@$(BIN)/python scripts/demo.py
 
 test: models ## run all tests
-	@$(BIN)/pytest $(PYTEST_ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 check: $(VENV)/installed ## format, lint, types, generated code, contracts
 	$(BIN)/ruff format --check .

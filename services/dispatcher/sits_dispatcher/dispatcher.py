@@ -221,6 +221,8 @@ class Dispatcher:
                 job.release()
                 self._fail(job, error)
                 return True
+            # Stamped first: over a ring the executor has it before `write` returns.
+            job.sent_ns = now_ns()
             if self._executors[placed.executor].write(message).accepted:
                 self._sent(job, placed, started_ns)
                 return True
@@ -245,7 +247,6 @@ class Dispatcher:
         return placed
 
     def _sent(self, job: Job, placed: Placed, started_ns: int) -> None:
-        job.sent_ns = now_ns()
         self.guard.sent(job, job.sent_ns)
         self._in_flight[job.key] = job
         self._metrics.placed(placed, job)
