@@ -1,7 +1,7 @@
 """What stands before a model's queue: may this request still make it, and may its tenant ask?"""
 
 from collections.abc import Collection, Iterable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from sits_scheduling.deadlines import Admission, Load
 from sits_scheduling.quotas import Bucket, Reason, Refusal
@@ -46,6 +46,11 @@ class Room(Protocol):
     def idle(self) -> int: ...
 
 
+class _Run(NamedTuple):
+    expected_ns: float
+    most_ns: float
+
+
 class Gate:
     """Asks in order of cost: is the tier shed, has the tenant quota left, can it be in time?
 
@@ -53,7 +58,8 @@ class Gate:
     bucket a tenant. A batch counts as under way until its result is back, so that the way
     there and back is part of the wait and not added to it. Rows become time by what a row
     takes in a full batch. What could start at once, but seems to run too long, is let in once
-    in `DOUBT_NS`: else an estimate that is too high would keep away what corrects it.
+    in `DOUBT_NS`: else an estimate that is too high would keep away what corrects it. The
+    model's run times must be learnt through this gate only.
 
     `shed` holds the tiers that governance refuses. `buckets` may be shared by the gates of
     all models, so that a tenant's rate counts over all of them. Not thread-safe. Weakness:
@@ -71,6 +77,7 @@ class Gate:
         self._model, self._tenants, self._times = model, tenants, times
         self._admission = admission
         self._buckets = {} if buckets is None else buckets
+        self._runs: dict[int, _Run] = {}
         self._under_way_ns = 0.0
         self._doubted_ns = 0
         self.shed: Collection[Tier] = ()
@@ -93,7 +100,7 @@ class Gate:
         load = self._load(entry, backlog, room, full_rows)
         # One that starts at once runs alone.
         rows = full_rows if load.wait_ns else max(1, int(entry.cost))
-        run_ns = self._times.quantile_ns(self._model, rows, QUANTILE)
+        run_ns = self._run(rows).most_ns
         refusal = self._admission.decide(now_ns, entry.deadline_ns, run_ns, load, tenant.tier)
         if refusal and not load.wait_ns and self._doubts(now_ns):
             refusal = None
@@ -106,7 +113,7 @@ class Gate:
 
     def sent(self, rows: int) -> float:
         """A batch left. Returns what `returned` needs back."""
-        expected_ns = self._times.expected_ns(self._model, rows)
+        expected_ns = self._run(rows).expected_ns
         self._under_way_ns += expected_ns
         return expected_ns
 
@@ -124,6 +131,7 @@ class Gate:
         self._under_way_ns = max(0.0, self._under_way_ns - expected_ns)
         if ran_ns > 0:
             self._times.observe(self._model, rows, instance, ran_ns)
+            self._runs.clear()
             for entry in entries:
                 self._learn(entry, now_ns - ran_ns)
 
@@ -131,6 +139,16 @@ class Gate:
         """It was dropped while it waited. Without these, only those that were lucky would
         teach how long one waits."""
         self._learn(entry, now_ns)
+
+    def _run(self, rows: int) -> _Run:
+        """Predicted anew only after something was learnt: every batch asks."""
+        run = self._runs.get(rows)
+        if run is None:
+            run = self._runs[rows] = _Run(
+                self._times.expected_ns(self._model, rows),
+                self._times.quantile_ns(self._model, rows, QUANTILE),
+            )
+        return run
 
     def _doubts(self, now_ns: int) -> bool:
         if now_ns - self._doubted_ns < DOUBT_NS:
@@ -140,7 +158,7 @@ class Gate:
 
     def _load(self, entry: Request, backlog: Backlog, room: Room, full_rows: int) -> Load:
         ahead = backlog.cost_ahead(entry.tenant, entry.cost)
-        row_ns = self._times.row_ns(self._model, full_rows)
+        row_ns = self._run(full_rows).expected_ns / max(1, full_rows)
         return Load(ahead * row_ns, self._under_way_ns, room.parallel, room.idle)
 
     def _learn(self, entry: Request, started_ns: float) -> None:
