@@ -100,8 +100,8 @@ def test_the_sweep_and_the_jobs_of_the_scenario_thousand_are_all_reported(
 def test_gold_is_served_before_silver_before_bronze_beyond_capacity() -> None:
     outcome = tenants.run_job(tenants.Job(tenants.BEYOND, 3.0, 1))
     gold, silver, bronze = (outcome.attainment[tier] for tier in Tier)
-    assert gold > 0.98
-    assert gold >= silver > bronze
+    assert gold > 0.99
+    assert silver > bronze + 0.1
     assert outcome.refused[Tier.BRONZE] > outcome.refused[Tier.SILVER]
     assert 0.1 < outcome.worst_of_bound <= 1.0
 

@@ -55,7 +55,7 @@ class Figure:
             "value": rounded(self.value),
             "unit": self.unit,
             "reference": None if self.reference is None else rounded(self.reference),
-            "ratio": None if self.ratio is None else rounded(self.ratio),
+            "ratio": None if self.ratio in (None, float("inf")) else rounded(self.ratio),
             "bar": None if self.bar is None else str(self.bar),
             "holds": self.holds,
         }
