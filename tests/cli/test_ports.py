@@ -1,6 +1,9 @@
 """Addresses of the services of one machine."""
 
 import socket
+import subprocess
+import sys
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -58,3 +61,20 @@ def test_free_ports_are_none_that_outgoing_connections_get() -> None:
     with open("/proc/sys/net/ipv4/ip_local_port_range") as limits:
         lowest, highest = map(int, limits.read().split())
     assert all(not lowest <= port <= highest for port in ports.free_ports(20))
+
+
+def test_two_processes_never_get_the_same_ports() -> None:
+    """Not even before they listen there."""
+    program = "import sys; from sits_cli import ports; print(*ports.free_ports(40), flush=True); "
+    command = [sys.executable, "-c", program + "sys.stdin.read()"]
+    own = set(ports.free_ports(40))
+    with ExitStack() as stack:
+        for _ in range(2):
+            other = stack.enter_context(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            )
+            stack.callback(other.stdin.close)
+            theirs = set(map(int, other.stdout.readline().split()))
+            assert len(theirs) == 40
+            assert not own & theirs
+            own |= theirs

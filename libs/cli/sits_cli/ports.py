@@ -3,7 +3,6 @@
 import random
 import socket
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from sits_core.settings import SettingsError, host_of
@@ -21,8 +20,8 @@ DEFAULTS = {
 }
 EXECUTOR_VARIABLES = ("SITS_EXECUTOR_BIND", "SITS_EXECUTOR_METRICS_BIND")
 MAX_PORT = 65_535
-_QUIET_PORTS = range(15_000, 32_000)
-"""Linux takes ports of outgoing connections from 32768 on."""
+_BLOCKS = range(15_000, 32_000, 16)
+"""Blocks of 16 ports. Linux takes those of outgoing connections from 32768 on."""
 EXECUTOR_STEP = 2
 """Each further executor takes the next pair of ports that nobody else has."""
 
@@ -80,21 +79,29 @@ def free(executors: int) -> AddressBook:
 
 
 def free_ports(count: int) -> list[int]:
-    """All held open until the last is known, so that no two are equal.
+    """Free now, and no process that asks for ports here gets them while this one lives.
 
     Below the range from which the kernel takes ports for outgoing connections: one of those
     could take the place of a service before it starts, or while it starts again.
     """
     found: list[int] = []
-    with ExitStack() as stack:
-        for port in random.sample(_QUIET_PORTS, len(_QUIET_PORTS)):  # tests in parallel differ
-            if len(found) == count:
-                break
-            probe = stack.enter_context(socket.socket())
-            with suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                found.append(port)
-    return found
+    while len(found) < count:
+        found += [port for port in _own_block() if not in_use(f"127.0.0.1:{port}")]
+    return found[:count]
+
+
+def _own_block() -> range:
+    """Ports that are ours: whoever binds the block's name has it until its process ends."""
+    for first in random.sample(_BLOCKS, len(_BLOCKS)):
+        mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            mark.bind(f"\0sits-ports-{first}")
+        except OSError:
+            mark.close()
+            continue
+        mark.detach()
+        return range(first, first + _BLOCKS.step)
+    raise SettingsError("no ports left between 15000 and 32000")
 
 
 def require_free(book: AddressBook) -> None:
