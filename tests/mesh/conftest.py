@@ -43,6 +43,7 @@ def write_models(root: Path) -> None:
     write_model(root, "slow", "sleep", sleep_ms=200)
     write_model(root, "patient", "sleep", max_batch=0, sleep_ms_per_row=500)
     write_model(root, "brief", "sleep", sleep_ms=2)
+    write_model(root, "perf", "sleep", dims="[ 16 ]", sleep_ms=1)
     write_model(root, "sums", "row_sum")
     write_model(root, "picky", "fail_on", value=666)
     write_model(root, "verbose", "fail_on", value=666, message_bytes=40_000,
@@ -183,7 +184,7 @@ class Patient:
             client.close()
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def patient(mesh: Mesh) -> Iterator[Patient]:
     """They wait while other tests run: one batch of theirs is in flight for a while."""
     made = Patient(mesh.addresses.front)

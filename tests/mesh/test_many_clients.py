@@ -33,6 +33,11 @@ MB = 1 << 20
 Client = triton.InferenceServerClient
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _patient_clients_wait_meanwhile(patient: Any) -> None:
+    """They have to wait so long that it is best done beside everything else here."""
+
+
 def value(number: int) -> np.ndarray:
     return np.full((1, 4), number, np.float32)
 
