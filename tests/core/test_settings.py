@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
-from sits_core.settings import Settings, SettingsError, is_loopback, load
+from sits_core.settings import Settings, SettingsError, is_loopback, load, parsed_file
 
 
 class Own(Settings):
@@ -116,3 +116,25 @@ class TestTokenFiles:
     ) -> None:
         with pytest.raises(SettingsError, match=f"SITS_{name.upper()}: .*token"):
             self.read(name, content, tmp_path)
+
+
+class TestParsedFiles:
+    def read(self, path: Path | None) -> int | None:
+        own = load(Own, "executor", {"SITS_TENANTS_FILE": str(path)} if path else {})
+        return parsed_file(own, "tenants_file", int)
+
+    def test_what_the_parser_makes_of_the_file_is_given_back(self, tmp_path: Path) -> None:
+        path = tmp_path / "file"
+        path.write_text("7")
+        assert self.read(path) == 7
+        assert self.read(None) is None
+
+    @pytest.mark.parametrize("content", [None, b"seven", b"\xff\xfe"])
+    def test_a_wrong_file_is_named_with_its_setting(
+        self, content: bytes | None, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "file"
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(SettingsError, match=f"SITS_TENANTS_FILE={path}: .+"):
+            self.read(path)

@@ -1,26 +1,20 @@
 """The front door as a process: start, settings, drain."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
-from sits_core.settings import Settings
 from sits_core.testing import free_port, wait_until
 from sits_preprocess.__main__ import drain
 from sits_preprocess.dispatchers import split_addresses
-from sits_preprocess.settings import PreprocessSettings
 from sits_protos.v1 import control_pb2, control_pb2_grpc
-
-README = Path(__file__).parents[2] / "services/preprocess/README.md"
 
 
 def environment(ports: list[int], **variables: str) -> dict[str, str]:
@@ -106,14 +100,3 @@ def test_draining_waits_for_accepted_requests_up_to_the_grace(served) -> None:
 
 def test_addresses_are_a_comma_list() -> None:
     assert split_addresses(" a:1, b:2 ,,") == ["a:1", "b:2"]
-
-
-def test_the_readme_lists_every_setting_with_its_default() -> None:
-    rows = dict(re.findall(r"^\| `(SITS_PREPROCESS_\w+)` \| `(.*?)` \|", README.read_text(), re.M))
-    own = PreprocessSettings.model_fields.keys() - Settings.model_fields.keys()
-    assert rows == {f"SITS_{name.upper()}": shown(name) for name in own}
-
-
-def shown(name: str) -> str:
-    default = PreprocessSettings.model_fields[name].default
-    return str(default).lower() if default in (None, True, False) else str(default)
