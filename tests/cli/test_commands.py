@@ -243,6 +243,23 @@ def test_status_lists_services_with_their_links(sits: Sits, serve: Serve) -> Non
         assert words in " ".join(outcome.out.split())
 
 
+def test_status_tells_what_governance_does_and_why(sits: Sits, serve: Serve) -> None:
+    middle = dispatcher()
+    event = pb.GovernanceEvent(cause="queue_median_ms 812 above 500")
+    middle.state.governance.CopyFrom(
+        pb.Governance(level="degrade", scale_factor=2.0, shed_tiers=["bronze"], events=[event])
+    )
+    places = ("--front", serve(FakeFront()), "--dispatcher", serve(middle),
+              "--topology", serve(FakeTopology(snapshot())))  # fmt: skip
+    words = " ".join(sits("status", *places).out.split())
+    assert (
+        "governance degrade, refuses bronze, 2.0x the capacity wanted: "
+        "queue_median_ms 812 above 500"
+    ) in words
+    found = json.loads(sits("status", *places, "--json").out)
+    assert (found["governance"], found["shed_tiers"]) == ("degrade", ["bronze"])
+
+
 def test_status_shows_the_one_front_door_once(sits: Sits, serve: Serve) -> None:
     front = serve(FakeFront())
     middle = dispatcher(peer(Role.ROLE_PREPROCESS, "127.0.0.1:8003"))
