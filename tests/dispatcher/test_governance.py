@@ -65,8 +65,12 @@ def registry() -> ProcessRegistry:
 
 @pytest.fixture
 def mesh(registry: ProcessRegistry) -> Mesh:
+    return mesh_with(registry)
+
+
+def mesh_with(registry: ProcessRegistry, **values: object) -> Mesh:
     """A dispatcher with one executor, which serves `m` with batches of 8."""
-    settings = load(DispatcherSettings, "dispatcher", {})
+    settings = load(DispatcherSettings, "dispatcher", {}, **values)
     made = build_mesh(settings, hello(settings), Tracer("dispatcher", 100, 0.0), registry)
     link = Wire()
     made.executors.opened(link)
@@ -162,6 +166,15 @@ class TestLevels:
         assert not front.credits.degrade
         assert [c.micro_batch_rows for c in front.credits.models] == [0]
         assert list(front.credits.shed_tiers) == []
+
+    def test_it_may_be_told_to_watch_only(self, registry: ProcessRegistry) -> None:
+        mesh, link = mesh_with(registry, dispatcher_governance=False), Wire()
+        mesh.fronts.opened(link)
+        govern(mesh, BAD, 9)
+        mesh.tell_fronts()
+        assert mesh.governance.plan.shed == (Tier.BRONZE,)
+        assert list(link.credits.shed_tiers) == []
+        assert [c.micro_batch_rows for c in link.credits.models] == [0]
 
     def test_fronts_are_told_of_changes_only(self, mesh: Mesh, front: Wire) -> None:
         before = len(front.sent)

@@ -95,7 +95,8 @@ def build_mesh(
     )
     static = [a.strip() for a in settings.dispatcher_executors.split(",") if a.strip()]
     shared, fronts = connect(settings, registry), Fronts(dispatcher, settings.shm_dir)
-    governance = Governance(dispatcher, weights, metrics, settings.dispatcher_governance_period_s)
+    period_s, acts = settings.dispatcher_governance_period_s, settings.dispatcher_governance
+    governance = Governance(dispatcher, weights, metrics, period_s, acts=acts)
     return Mesh(dispatcher, executors, fronts, weights, shared, metrics, static, governance)
 
 

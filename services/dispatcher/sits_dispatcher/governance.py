@@ -8,7 +8,7 @@ from sits_dispatcher.dispatcher import Dispatcher
 from sits_dispatcher.metrics import Metrics
 from sits_dispatcher.weights import Weights
 from sits_protos.v1 import control_pb2 as pb
-from sits_scheduling.governance import Event, Governor, Plan
+from sits_scheduling.governance import Event, Governor
 from sits_scheduling.signals import SIGNALS, Sample
 
 log = structlog.get_logger()
@@ -21,18 +21,20 @@ class Governance:
 
     Acted on: shed tiers, cheaper versions and smaller micro-batches, through the fronts'
     credits (`changed` says when), and the wanted capacity, as a metric and in Redis. Not yet:
-    moving work off bad devices.
+    moving work off bad devices. With `acts` false it watches and tells, and fronts hear nothing.
     """
 
     def __init__(
-        self, dispatcher: Dispatcher, weights: Weights, metrics: Metrics, period_s: float
-    ) -> None:
+        self, dispatcher: Dispatcher, weights: Weights, metrics: Metrics, period_s: float,
+        *, acts: bool = True,
+    ) -> None:  # fmt: skip
         self._dispatcher, self._weights, self._metrics = dispatcher, weights, metrics
         self._period_ns = int(period_s * 1e9)
         self._governor = Governor()
         self._looked_ns = 0
         self.sample = Sample()
-        self.plan: Plan = self._governor.plan()
+        self.plan = self.orders = self._governor.plan()
+        self._acts = acts
         self.changed: Callable[[], object] = lambda: None
 
     def __repr__(self) -> str:
@@ -53,7 +55,8 @@ class Governance:
         self._metrics.governed(self.plan, sample)
         if events and events[-1] is not last:
             _tell(events[-1])
-        if self.plan != before:
+        if self._acts and self.plan != before:
+            self.orders = self.plan
             self.changed()
 
     def describe(self) -> pb.Governance:

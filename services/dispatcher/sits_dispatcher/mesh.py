@@ -67,7 +67,7 @@ class Mesh:
                         self.dispatcher.table,
                         len(self.fronts),
                         front.shares_memory and sharing,
-                        self.governance.plan,
+                        self.governance.orders,
                     )
 
             self.fronts.tell(catalog, credits_of)

@@ -35,6 +35,11 @@ class DispatcherSettings(Settings):
         ge=0,
         description="seconds a micro-batch waits for an executor of its model",
     )
+    dispatcher_governance: bool = Field(
+        default=True,
+        description="act on bad signals: smaller batches, cheaper versions, shed tiers; false = "
+        "watch and tell only",
+    )
     dispatcher_governance_period_s: float = Field(
         default=1.0,
         ge=0.05,
