@@ -9,6 +9,7 @@ from tritonclient.utils import InferenceServerException
 
 from sits_core.settings import SettingsError
 from sits_core.testing import wait_until
+from sits_preprocess.front import transport_name
 from sits_preprocess.front_tls import front_tls
 from sits_preprocess.settings import PreprocessSettings
 
@@ -97,6 +98,15 @@ def test_the_native_transport_is_refused(make_authority) -> None:
         front_tls(settings(**own_pair(ca), preprocess_transport="native"))
     plain = settings(**ca.settings(), preprocess_transport="native", preprocess_tls="off")
     assert front_tls(plain) is None
+
+
+def test_the_transport_follows_what_is_asked_for(make_authority) -> None:
+    tls = front_tls(settings(**own_pair(make_authority())))
+    assert tls is not None
+    assert transport_name(settings(), None) == "native"
+    assert transport_name(settings(), tls) == "grpcio"
+    assert transport_name(settings(preprocess_max_connection_age_s=60), None) == "grpcio"
+    assert transport_name(settings(preprocess_transport="grpcio"), None) == "grpcio"
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -11,6 +11,7 @@ import structlog
 
 from sits_core import logs, memory
 from sits_core.settings import Settings, SettingsError, load
+from sits_core.tuning import tune
 
 S = TypeVar("S", bound=Settings)
 
@@ -30,6 +31,7 @@ def run(service: str, settings_class: type[S], serve: Callable[[S, threading.Eve
     try:
         settings = load(settings_class, service)
         logs.configure(service, settings)
+        tune()
         # What is alive now lives as long as the process: spare the collector from it.
         gc.collect()
         gc.freeze()

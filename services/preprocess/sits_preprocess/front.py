@@ -1,5 +1,6 @@
 """Puts the front port together from settings and an engine."""
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from importlib.metadata import version
 from prometheus_client import CollectorRegistry
 
 from sits_core.settings import SettingsError, is_loopback
+from sits_core.tls import ServerTls
 from sits_core.tracing import Tracer
 from sits_preprocess.access import Access, read_api_keys
 from sits_preprocess.accounts import Accounts
@@ -138,8 +140,23 @@ def transport_of(settings: PreprocessSettings, routes: Routes) -> Transport:
         settings.preprocess_max_connection_age_s,
     )
     tls = front_tls(settings)
-    if settings.preprocess_transport == "native":
-        if limits.connection_age_s:
-            raise SettingsError("SITS_PREPROCESS_MAX_CONNECTION_AGE_S needs the grpcio transport")
-        return NativeTransport(settings.preprocess_bind, routes, limits)
-    return GrpcioTransport(settings.preprocess_bind, routes, limits, tls)
+    if transport_name(settings, tls) == "grpcio":
+        return GrpcioTransport(settings.preprocess_bind, routes, limits, tls)
+    if limits.connection_age_s:
+        raise SettingsError("SITS_PREPROCESS_MAX_CONNECTION_AGE_S needs the grpcio transport")
+    io_threads = settings.preprocess_io_threads or _io_threads()
+    return NativeTransport(settings.preprocess_bind, routes, limits, io_threads)
+
+
+def transport_name(settings: PreprocessSettings, tls: ServerTls | None) -> str:
+    """The transport that was chosen, or the fast one where it can do what is asked for."""
+    if settings.preprocess_transport != "auto":
+        return settings.preprocess_transport
+    needs_grpcio = tls is not None or settings.preprocess_max_connection_age_s > 0
+    return "grpcio" if needs_grpcio else "native"
+
+
+def _io_threads() -> int:
+    """One does 40,000 small requests/s, more than Python can answer; a second one only adds
+    hand-overs until there are processors to spare."""
+    return max(1, len(os.sched_getaffinity(0)) // 8)

@@ -14,9 +14,9 @@ def front_tls(settings: PreprocessSettings) -> ServerTls | None:
     if settings.preprocess_tls == "off":
         return None
     tls = _with_own(server_tls(settings), settings)
-    if tls is not None and settings.preprocess_transport != "grpcio":
+    if tls is not None and settings.preprocess_transport == "native":
         raise SettingsError(
-            f"SITS_PREPROCESS_TRANSPORT={settings.preprocess_transport} has no TLS: use grpcio, or "
+            "SITS_PREPROCESS_TRANSPORT=native has no TLS: use grpcio or auto, or "
             "SITS_PREPROCESS_TLS=off behind a proxy that ends it"
         )
     return tls

@@ -25,9 +25,18 @@ class PreprocessSettings(Settings):
         description="dispatchers to link to, host:port, comma separated; a name stands for all "
         "its addresses, and is looked up again and again",
     )
-    preprocess_transport: Literal["grpcio", "native"] = Field(
-        default="grpcio",
-        description="HTTP/2 engine of the front port: the reference, or the fast one in Rust",
+    preprocess_transport: Literal["auto", "grpcio", "native"] = Field(
+        default="auto",
+        description="HTTP/2 engine of the front port: the fast one in Rust (`native`), or the "
+        "reference (`grpcio`); `auto` is native wherever it can do what is asked for: no TLS, no "
+        "maximum connection age",
+    )
+    preprocess_io_threads: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="threads of the native transport that do HTTP/2; 0 = one for every eight "
+        "processors",
     )
     preprocess_tls: Literal["auto", "off"] = Field(
         default="auto",

@@ -48,8 +48,10 @@ STOP_POLL_S = 0.01
 class NativeTransport:
     """Serves `routes` on `bind` (host:port)."""
 
-    def __init__(self, bind: str, routes: Routes, limits: Limits) -> None:
+    def __init__(self, bind: str, routes: Routes, limits: Limits, io_threads: int = 1) -> None:
+        """`io_threads` do the HTTP/2, outside of Python."""
         self._bind, self._routes, self._limits = bind, routes, limits
+        self._io_threads = io_threads
         self._batched: Sequence[ArrivalsHandler] = tuple(routes.batched.values())
         self._unary: Sequence[UnaryHandler] = tuple(routes.unary.values())
         self._calls: dict[int, _NativeCall] = {}
@@ -87,7 +89,11 @@ class NativeTransport:
         paths = [(path, False) for path in (*self._routes.batched, *self._routes.unary)]
         try:
             return NativeGrpcFront(
-                self._bind, paths, call_details=True, max_metadata_size=METADATA_BYTES
+                self._bind,
+                paths,
+                io_threads=self._io_threads,
+                call_details=True,
+                max_metadata_size=METADATA_BYTES,
             )
         except OSError:
             raise SettingsError(
