@@ -54,7 +54,9 @@ def channel_options(max_bytes: int) -> Options:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
+        # How long one attempt may take, whatever its name says: a busy peer needs more than
+        # the wait between two attempts.
+        ("grpc.min_reconnect_backoff_ms", 2_000),
         ("grpc.max_reconnect_backoff_ms", 1_000),
         ("grpc.enable_retries", 0),
         # A proxy meant for the internet must not get the mesh's traffic.
