@@ -106,7 +106,7 @@ def test_gold_is_answered_bronze_is_refused_and_the_mesh_governs_itself(
     assert {tenant for tenant, _ in clients.refused} == {"bronze"}
     reasons = {trailers["sits-reason"] for _, trailers in clients.refused}
     assert reasons <= {"QUOTA_WAITING_EXCEEDED", "SHED_UNDER_OVERLOAD"}
-    assert all(int(t["grpc-retry-pushback-ms"]) > 0 for _, t in clients.refused)
+    assert all(int(t["sits-retry-after-ms"]) > 0 for _, t in clients.refused)
     wait_until(lambda: idle(crowded), TIMEOUT_S, "nothing in flight")
     assert rows_run(crowded) == clients.answered.total(), (
         "what was refused never left the front door"
@@ -136,7 +136,7 @@ def test_a_deadline_behind_too_much_work_is_refused_at_once(
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     trailers = dict(caught.value.trailing_metadata())
     assert trailers["sits-reason"] == "DEADLINE_UNREACHABLE"
-    assert int(trailers["grpc-retry-pushback-ms"]) > 0
+    assert int(trailers["sits-retry-after-ms"]) > 0
     assert executor_metric(crowded, "sits_executor_run_seconds_count", model="long") - runs < 15
     for call in ahead:
         call.cancel()
