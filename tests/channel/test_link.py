@@ -302,17 +302,19 @@ def test_a_listener_that_raises_costs_its_link_and_not_the_next_one(ends: Ends, 
 
 
 def test_no_thread_stays_behind(ends: Ends) -> None:
-    def ours() -> list[threading.Thread]:
-        return [t for t in threading.enumerate() if t.name.startswith("link ")]
+    before = set(threading.enumerate())
 
-    before = len(ours())
+    def ours() -> list[threading.Thread]:
+        fresh = set(threading.enumerate()) - before
+        return [t for t in fresh if t.name.startswith("link ")]
+
     near, far = Recorder(), Recorder()
     server = ends.serve(far)
     client = ends.connect(server.port, near)
     assert near.next() == ("opened", "")
-    wait_until(lambda: len(ours()) == before + 2)
+    wait_until(lambda: len(ours()) == 2)
     client.stop()
-    wait_until(lambda: len(ours()) == before)
+    wait_until(lambda: not ours())
 
 
 def test_its_state_shows_in_one_line() -> None:
