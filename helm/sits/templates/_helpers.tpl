@@ -134,6 +134,15 @@ affinity:
             - { key: kubernetes.io/os, operator: In, values: [linux] }
 {{- end }}
 
+{{/* With an autoscaler: as many as there are now. Left out, the number would fall to 1 when the
+     autoscaler is switched on, and named, each upgrade would undo its work. */}}
+{{- define "sits.replicas" -}}
+{{- if .values.autoscaling.enabled }}
+{{- $now := lookup "apps/v1" "Deployment" .root.Release.Namespace (printf "%s-%s" (include "sits.name" .root) .name) }}
+{{- max (dig "spec" "replicas" 0 ($now | default dict)) .values.autoscaling.minReplicas }}
+{{- else }}{{ .values.replicas }}{{ end }}
+{{- end }}
+
 {{/* Guards: a drain that is too short would cut requests off. */}}
 {{- define "sits.terminationSeconds" -}}
 {{- with .Values.drain }}
