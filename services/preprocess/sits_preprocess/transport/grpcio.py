@@ -6,7 +6,9 @@ are at home here; its cost for a unary call is why there is a native one as well
 
 import asyncio
 import contextlib
+import math
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -43,6 +45,8 @@ class GrpcioTransport:
         self._stop: Callable[[float], None] = lambda _grace_s: None
         self._thread = threading.Thread(target=self._run, name="front grpcio", daemon=True)
         self.port = 0
+        self.stream_ended_s = -math.inf
+        """When the last stream ended, on the monotonic clock."""
 
     def start(self) -> None:
         self._thread.start()
@@ -62,13 +66,17 @@ class GrpcioTransport:
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
         server = grpc.aio.server(options=_options(self._limits))
-        server.add_generic_rpc_handlers((_Handlers(self._routes, self._limits, loop),))
+        handlers = _Handlers(self._routes, self._limits, loop, self._note_stream_end)
+        server.add_generic_rpc_handlers((handlers,))
         port = listen(server, self._bind, self._tls)
         await server.start()
         stopped: asyncio.Future[float] = loop.create_future()
         self._stop = partial(soon, loop, settle, stopped)
         self._started.set_result(port)
         await server.stop(await stopped)
+
+    def _note_stream_end(self) -> None:
+        self.stream_ended_s = time.monotonic()
 
     def __repr__(self) -> str:
         return f"<GrpcioTransport {self._bind} port={self.port}>"
@@ -84,8 +92,14 @@ def _options(limits: Limits) -> Options:
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in the stubs only
     """Finds the handler of a path and wraps it for grpc.aio."""
 
-    def __init__(self, routes: Routes, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
-        self._limits, self._loop = limits, loop
+    def __init__(
+        self,
+        routes: Routes,
+        limits: Limits,
+        loop: asyncio.AbstractEventLoop,
+        stream_ended: Callable[[], None],
+    ) -> None:
+        self._limits, self._loop, self._stream_ended = limits, loop, stream_ended
         unary = {path: partial(run_unary, handler) for path, handler in routes.unary.items()} | {
             path: partial(_run_alone, handler) for path, handler in routes.batched.items()
         }
@@ -127,6 +141,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in 
         finally:
             reader.cancel()
             handler.on_end()
+            self._stream_ended()
 
 
 async def _abort(context: Context, error: SitsError) -> NoReturn:

@@ -43,6 +43,8 @@ EVENTS = 64
 """Calls taken at once; more would delay the first of them."""
 METADATA_BYTES = 16 << 10
 STOP_POLL_S = 0.01
+FORWARD_S = 0.25
+"""For the front to pass on to clients how their streams ended; it does not tell when it has."""
 
 
 class NativeTransport:
@@ -78,6 +80,7 @@ class NativeTransport:
         limit = Deadline.after(grace_s)
         if self._streams is not None:
             self._streams.stop(grace_s)
+            time.sleep(max(0.0, self._streams.stream_ended_s + FORWARD_S - time.monotonic()))
         while self._calls and not limit.passed():
             time.sleep(STOP_POLL_S)
         if self._front is not None:
