@@ -8,6 +8,7 @@ nobody is killed: one end leaves after a number of messages, and all of them mus
 
 import argparse
 import contextlib
+import faulthandler
 import json
 import os
 import random
@@ -55,6 +56,7 @@ class Seen(NamedTuple):
 class Round(NamedTuple):
     seen: list[Seen]
     stuck: int
+    crashed: int
     lost: int
     leaked: int
 
@@ -125,6 +127,7 @@ def live(
     start: Callable[[], RingEnd | None], stream: socket.socket, report: int, farewell: int | None
 ) -> None:
     """The whole life of a forked process."""
+    faulthandler.enable()
     try:
         end = start()
         seen = Seen(finished=True) if end is None else exchange(end, stream, farewell)
@@ -171,7 +174,7 @@ class Ends:
         for pid, report in zip(self.pids, self._reports, strict=True):
             if not select.select([report], [], [], STUCK_S)[0]:
                 stuck += 1
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGABRT)  # shows where all threads are
             raw = os.read(report, _REPORT.size)
             os.close(report)
             os.waitpid(pid, 0)
@@ -199,7 +202,7 @@ def play(directory: str, number: int, rng: random.Random) -> Round:
     seen, stuck = ends.finish()
     lost = FAREWELL_MESSAGES - seen[1 - leaver].messages if graceful else 0
     crashed = sum(not seen[side].finished for side in {0, 1} - victims)
-    return Round(seen, stuck + crashed, lost, leaked(directory))
+    return Round(seen, stuck, crashed - stuck, lost, leaked(directory))
 
 
 def leaked(directory: str) -> int:
@@ -229,7 +232,8 @@ def soak(rounds: int, seed: int, *, quiet: bool) -> Report:
             plain("bytes read by survivors", sum(one.received_bytes for one in seen), "bytes"),
             at_most("torn, lost or doubled messages", sum(one.torn for one in seen), "messages", 0),
             at_most("lost when an end left in order", sum(r.lost for r in played), "messages", 0),
-            at_most("stuck or crashed survivors", sum(r.stuck for r in played), "processes", 0),
+            at_most("stuck survivors", sum(r.stuck for r in played), "processes", 0),
+            at_most("crashed survivors", sum(r.crashed for r in played), "processes", 0),
             at_most("leaked files", sum(r.leaked for r in played), "files", 0),
         ],
     )

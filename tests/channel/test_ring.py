@@ -6,6 +6,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -23,6 +24,7 @@ WAIT_S = 20.0
 
 HEAD = struct.Struct("=Q")
 TAIL_AT = LINE
+ASLEEP_AT = {"reader": 2 * LINE, "writer": 3 * LINE}
 RECORD = struct.Struct("=QQQQ")
 """number, length, at, total."""
 
@@ -136,6 +138,30 @@ def test_closing_wakes_a_writer_that_waits(pair: Pair) -> None:
     thread.join(WAIT_S)
     assert answers == [False]
     assert not pair.writer.try_write(b"later")
+
+
+@pytest.mark.parametrize("side", ["reader", "writer"])
+def test_closing_wakes_who_was_to_be_woken_by_a_peer_that_died(side: str) -> None:
+    """Killed after it had cleared the flag, and before it could wake."""
+    pair, answers = Pair(), []
+
+    def wait() -> None:
+        answers.append(pair.reader.read() if side == "reader" else pair.writer.write(bytes(9999)))
+
+    asleep_at = ASLEEP_AT[side]
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    wait_until(lambda: pair.memory[asleep_at] and in_futex(thread), WAIT_S, f"{side} sleeping")
+    pair.memory[asleep_at] = 0
+    (pair.reader if side == "reader" else pair.writer).close()
+    thread.join(WAIT_S)
+    assert answers == [[] if side == "reader" else False]
+
+
+def in_futex(thread: threading.Thread) -> bool:
+    """Whether the kernel has put it to sleep."""
+    stat = Path(f"/proc/self/task/{thread.native_id}/stat").read_text()
+    return stat.rpartition(")")[2].split()[0] == "S"
 
 
 def test_a_message_cut_off_by_the_end_is_not_delivered(pair: Pair) -> None:

@@ -90,12 +90,14 @@ static inline void ring_pause(void) {
  * then looks at the position; the other side stores the position, then looks at the flag; all
  * four are sequentially consistent, so one of them sees what the other did. */
 
+static inline void ring_wake_always(_Atomic uint32_t *asleep) {
+    atomic_store_explicit(asleep, 0, memory_order_seq_cst);
+    /* Without FUTEX_PRIVATE_FLAG: the word is shared between processes. */
+    syscall(SYS_futex, asleep, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
 static inline void ring_wake(_Atomic uint32_t *asleep) {
-    if (atomic_load_explicit(asleep, memory_order_seq_cst) != 0) {
-        atomic_store_explicit(asleep, 0, memory_order_seq_cst);
-        /* Without FUTEX_PRIVATE_FLAG: the word is shared between processes. */
-        syscall(SYS_futex, asleep, FUTEX_WAKE, 1, NULL, NULL, 0);
-    }
+    if (atomic_load_explicit(asleep, memory_order_seq_cst) != 0) ring_wake_always(asleep);
 }
 
 typedef int (*ring_ready)(ring_side *side, uint64_t wanted);
@@ -143,7 +145,8 @@ static inline ring_answer ring_wait(ring_side *side, _Atomic uint32_t *asleep,
 /* From any thread of this process: waits end now and later ones do not begin. */
 static inline void ring_close(ring_side *side, _Atomic uint32_t *asleep) {
     atomic_store_explicit(&side->closed, 1, memory_order_seq_cst);
-    ring_wake(asleep);
+    /* Whatever the flag says: the peer may have died between clearing it and waking us. */
+    ring_wake_always(asleep);
 }
 
 static inline int ring_closed(ring_side *side) {
