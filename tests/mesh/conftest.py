@@ -68,6 +68,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def few_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For meshes that live for one test: they are ready sooner."""
+    root = tmp_path_factory.mktemp("few models")
+    for datatype in ("FP32", "UINT8"):
+        write_model(root, f"identity_{datatype.lower()}", "identity", datatype)
+    write_model(root, "brief", "sleep", sleep_ms=2)
+    write_model(root, "sums", "row_sum")
+    return root
+
+
 class Collector(TraceServiceServicer):
     """Keeps all spans that it is sent, by the process that sent them."""
 
@@ -123,7 +134,8 @@ def deaf_port() -> Iterator[int]:
 @pytest.fixture(scope="session")
 def solo(models: Path, deaf_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     """One executor, so that what one instance does can be told; all that may be switched on:
-    debug lines, every request traced, clients' shared memory. No collector takes the spans:
+    debug lines, every request traced, clients' shared memory; and the other transport than
+    the default one. No collector takes the spans:
     they are deaf, absent, or have no address. Admission is off: it would refuse what has to
     run out of time in a queue here."""
     endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT"

@@ -38,13 +38,13 @@ def bearer(secret: str) -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def guarded(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+def guarded(few_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     """All credentials are set."""
     folder = tmp_path_factory.mktemp("guarded")
     keys = folder / "keys.json"
     keys.write_text(json.dumps({KEY: "gold"}))
     own = plan(
-        models,
+        few_models,
         folder,
         executors=1,
         env={"SITS_MESH_TOKEN": MESH, "SITS_ADMIN_TOKEN": ADMIN},
@@ -159,10 +159,10 @@ def test_a_key_opens_inference_and_names_the_tenant(guarded: Mesh) -> None:
     assert metric(at, "sits_requests_total", model=MODEL, tenant="gold", outcome="OK") >= 1
 
 
-def test_the_index_reveals_no_paths(guarded: Mesh, stub: Stub, models: Path) -> None:
+def test_the_index_reveals_no_paths(guarded: Mesh, stub: Stub, few_models: Path) -> None:
     index = stub.RepositoryIndex(oip.RepositoryIndexRequest(), metadata=bearer(KEY))
     assert index.models
-    assert str(models) not in str(index)
+    assert str(few_models) not in str(index)
     assert "/" not in str(index)
 
 
@@ -286,11 +286,11 @@ def test_by_default_every_port_is_on_loopback(mesh: Mesh) -> None:
     ],
 )
 def test_an_internal_port_for_all_without_a_token_stops_the_start(
-    service: str, variable: str, models: Path
+    service: str, variable: str, few_models: Path
 ) -> None:
     ports = iter(free_ports(9))
     env = {k: v for k, v in os.environ.items() if not k.startswith("SITS_")}
-    env["SITS_EXECUTOR_MODEL_REPOSITORY"] = str(models)
+    env["SITS_EXECUTOR_MODEL_REPOSITORY"] = str(few_models)
     env[variable] = f"0.0.0.0:{next(ports)}"
     for name in (
         "SITS_PREPROCESS_BIND", "SITS_PREPROCESS_METRICS_BIND", "SITS_DISPATCHER_ADMIN_BIND",
@@ -305,10 +305,10 @@ def test_an_internal_port_for_all_without_a_token_stops_the_start(
 
 
 def test_control_calls_of_a_front_door_for_all_are_off_without_a_token(
-    models: Path, tmp_path: Path
+    few_models: Path, tmp_path: Path
 ) -> None:
     """Inference works; who wants control must set SITS_ADMIN_TOKEN."""
-    own = plan(models, tmp_path, executors=1)
+    own = plan(few_models, tmp_path, executors=1)
     front = f"0.0.0.0:{own.addresses.front.rpartition(':')[2]}"
     own = replace(own, addresses=replace(own.addresses, front=front))
     with running(own, MODEL) as mesh, grpc.insecure_channel(mesh.addresses.front) as channel:

@@ -112,10 +112,10 @@ def serving() -> Iterator[Glass]:
 
 @pytest.fixture(scope="module")
 def staged(
-    serving: Glass, models: Path, tmp_path_factory: pytest.TempPathFactory
+    serving: Glass, few_models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mesh]:
     own = plan(
-        models,
+        few_models,
         tmp_path_factory.mktemp("staged"),
         executors=0,
         service_env={"dispatcher": {"SITS_DISPATCHER_EXECUTORS": serving.address}},

@@ -187,10 +187,10 @@ def test_a_half_closed_stream_is_answered_to_the_end(mesh: Mesh) -> None:
         assert answers.code() == grpc.StatusCode.OK
 
 
-def test_stopping_with_fifty_open_streams_keeps_the_grace(models: Path, tmp_path: Path) -> None:
+def test_stopping_with_fifty_open_streams_keeps_the_grace(few_models: Path, tmp_path: Path) -> None:
     """GRP-04: each stream ends with a status, and the process within its grace and a second."""
     grace_s = 3.0
-    own = plan(models, tmp_path, executors=1, env={"SITS_DRAIN_GRACE_S": str(grace_s)})
+    own = plan(few_models, tmp_path, executors=1, env={"SITS_DRAIN_GRACE_S": str(grace_s)})
     with running(own, "brief") as mesh, grpc.insecure_channel(mesh.addresses.front) as channel:
         release = threading.Event()
 
@@ -231,28 +231,3 @@ def test_patient_clients_that_ping_are_not_thrown_off(patient: Any) -> None:
     with pytest.raises(Empty):
         patient.streamed.get_nowait()
     assert patient.idle.infer("brief", [tensor(data)], client_timeout=TIMEOUT_S) is not None
-
-
-def test_a_client_that_pings_ten_times_a_second_is_shut_out(mesh: Mesh) -> None:
-    """GRP-01."""
-    options = [
-        ("grpc.keepalive_time_ms", 100),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.http2.ping_timeout_ms", 5_000),
-    ]
-    with grpc.insecure_channel(mesh.addresses.front, options=options) as channel:
-        release = threading.Event()
-
-        def silence() -> Iterator[oip.ModelInferRequest]:
-            yield ask(1)
-            release.wait(TIMEOUT_S)
-
-        stream = Stub(channel).ModelStreamInfer(silence(), timeout=TIMEOUT_S)
-        next(stream)
-        with pytest.raises(grpc.RpcError) as raised:
-            next(stream)
-        release.set()
-    assert raised.value.code() == grpc.StatusCode.UNAVAILABLE
-    assert "many" in raised.value.details()
-    assert "pings" in raised.value.details()

@@ -112,13 +112,13 @@ def test_a_message_over_the_limit_is_refused_and_the_next_ones_work(mesh: Mesh, 
 
 @pytest.mark.parametrize("blind", ["preprocess", "executor-0", "dispatcher"])
 def test_who_does_not_share_memory_gets_payloads_inline(
-    blind: str, models: Path, tmp_path: Path
+    blind: str, few_models: Path, tmp_path: Path
 ) -> None:
     """A service with a directory of its own stands for one on another host."""
     elsewhere = tmp_path / "shm"
     elsewhere.mkdir()
     own = plan(
-        models,
+        few_models,
         tmp_path / "logs",
         service_env={blind: {"SITS_SHM_DIR": str(elsewhere)}},
         env={"SITS_DISPATCHER_STRATEGY": "round_robin"},

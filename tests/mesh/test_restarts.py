@@ -31,11 +31,11 @@ BACK_S = 20
 
 @pytest.fixture(scope="module")
 def fragile(
-    models: Path, mesh: Mesh, collector: Any, tmp_path_factory: pytest.TempPathFactory
+    few_models: Path, mesh: Mesh, collector: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mesh]:
     """A second deployment on this host, with the Redis of the first, all requests traced."""
     own = plan(
-        models,
+        few_models,
         tmp_path_factory.mktemp("fragile"),
         env={
             "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,

@@ -146,8 +146,9 @@ def test_long_names_and_headers_hurt_only_their_own_call(mesh: Mesh, stub: Stub)
     ):
         assert stub.ModelInfer(good, timeout=TIMEOUT_S, metadata=headers).model_name == "brief"
     with pytest.raises(grpc.RpcError) as raised:
-        stub.ModelInfer(good, timeout=TIMEOUT_S, metadata=[("x-large", "v" * 100_000)])
-    assert raised.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        stub.ModelInfer(good, timeout=TIMEOUT_S, metadata=[("x-large", "v" * 40_000)])
+    # The native front says it in HTTP (431), for which gRPC clients have no status of its own.
+    assert raised.value.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNKNOWN)
     assert stub.ModelInfer(good, timeout=TIMEOUT_S).model_name == "brief"
     wait_until(lambda: idle(mesh, but=1), what="nothing in flight")
 

@@ -84,6 +84,9 @@ def plan(
         "SITS_REDIS_PREFIX": f"test-{os.getpid()}-{next(_numbers)}",
         "SITS_TRACE_RATIO": "0",
         "SITS_LOG_LEVEL": "info",
+        # Processes of a busy machine need longer to come back than clients should wait for.
+        "SITS_PREPROCESS_WAIT_S": "15",
+        "SITS_DISPATCHER_WAIT_S": "15",
     }
     return Plan(
         ports.free(executors),
