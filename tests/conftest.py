@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 import trustme
+from hypothesis import settings
 
 from sits_cli.private_redis import PrivateRedis
 from sits_core.settings import SettingsError
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @cache
