@@ -32,18 +32,14 @@ from sits_sim.faults import Fault, happen
 from sits_sim.front import Front
 from sits_sim.ledger import End, Ledger
 from sits_sim.link_times import send_us
-from sits_sim.load import Ints
 from sits_sim.meter import Meter
 from sits_sim.service_times import ServiceTimes as Measured
-from sits_sim.workload import Workload
+from sits_sim.workload import Workload, ready_ns
 
 HOP_NS: Final = 116 * NS_PER_US
 """One way between two services: half the round trip of a gRPC stream, see docs/simulator.md."""
 
-PROGRESS_STEP: Final = 2000
 _NOISE_VALUES: Final = 1 << 14
-
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +86,11 @@ class Mesh:
     def __repr__(self) -> str:
         return f"<Mesh {self.cluster!r} {self.ledger!r} {self.dispatcher!r}>"
 
-    def run(self, progress: Progress = lambda _: None) -> Ledger:
-        """Until every request has its end. `progress` is told how many more have come."""
+    def run(self) -> Ledger:
+        """Until every request has its end."""
         for fault in self.plan.faults:
             self.clock.process(happen(self.clock, fault, self))
-        self.clock.process(self._arrivals(progress))
+        self.clock.process(self._arrivals())
         self.clock.run()
         return self.ledger
 
@@ -128,16 +124,14 @@ class Mesh:
 
     # requests
 
-    def _arrivals(self, progress: Progress) -> Process:
+    def _arrivals(self) -> Process:
         now = 0
         fronts = self.load.front.tolist()
-        for done, entry in enumerate(self._entries()):
+        for entry in self._entries():
             if entry.arrived_ns > now:
                 yield self.clock.wait(entry.arrived_ns - now)
                 now = entry.arrived_ns
             self.fronts[fronts[entry.item]].arrive(entry)
-            if done % PROGRESS_STEP == 0:
-                progress(PROGRESS_STEP)
 
     def _entries(self) -> Iterator[Entry[int]]:
         """In the order in which the front doors have read them."""
@@ -211,19 +205,6 @@ def _devices(
     values = service.noise(_NOISE_VALUES, np.random.default_rng(seed)).tolist()
     noise = cycle(values).__next__
     return [Device(clock, service.table_ns(), noise, done) for _ in cluster.gpus]
-
-
-def ready_ns(load: Workload, front_ns: int) -> Ints:
-    """When each request's front door has read it, working on one after the other.
-
-    Lindley's recursion over the arrivals of each front, as a running maximum.
-    """
-    ready = load.at_ns.copy()
-    for front in np.unique(load.front) if front_ns else ():
-        mine = np.flatnonzero(load.front == front)
-        steps = np.arange(1, len(mine) + 1) * front_ns
-        ready[mine] = np.maximum.accumulate(load.at_ns[mine] - steps + front_ns) + steps
-    return ready
 
 
 def _front_places(cluster: Cluster, fronts: int) -> list[Place]:

@@ -57,3 +57,16 @@ def workload(
         np.zeros(len(at_ns), np.int64) if tenant is None else tenant,
         rng.integers(0, fronts, len(at_ns)),
     )
+
+
+def ready_ns(load: Workload, front_ns: int) -> Ints:
+    """When each request's front door has read it, working on one after the other.
+
+    Lindley's recursion over the arrivals of each front, as a running maximum.
+    """
+    ready = load.at_ns.copy()
+    for front in np.unique(load.front) if front_ns else ():
+        mine = np.flatnonzero(load.front == front)
+        steps = np.arange(1, len(mine) + 1) * front_ns
+        ready[mine] = np.maximum.accumulate(load.at_ns[mine] - steps + front_ns) + steps
+    return ready
