@@ -117,10 +117,13 @@ def test_an_empty_version_is_the_newest(stub: Stub, call: Call) -> None:
 
 @pytest.fixture(scope="module")
 def broken(mesh: Mesh, models: Path) -> Iterator[str]:
-    """A model whose load failed."""
+    """A model whose load failed, on all executors as far as the front door knows."""
     write_model(models, "broken", "no_such_function")
     with triton.InferenceServerClient(mesh.addresses.front) as client:
         status_of(lambda: client.load_model("broken"))
+        with grpc.insecure_channel(mesh.addresses.front) as channel:
+            stub = Stub(channel)
+            wait_until(lambda: "no_such_function" in refused(infer, stub, "broken")[1], TIMEOUT_S)
         yield "broken"
         client.unload_model("broken")
     shutil.rmtree(models / "broken")
