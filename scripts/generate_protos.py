@@ -2,6 +2,7 @@
 
 import argparse
 import filecmp
+import os
 import shutil
 import sys
 import tempfile
@@ -18,6 +19,8 @@ OIP_POOL_IMPORT = "from sits_protos.oip.pool import POOL as _POOL\n"
 
 def generate(out: Path) -> None:
     """Write the modules of every .proto below `out`."""
+    # protoc looks for its plugins on the PATH; ours are beside this interpreter.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     files = sorted(str(p.relative_to(SOURCES)) for p in SOURCES.rglob("*.proto"))
     args = ["protoc", f"-I{SOURCES}", f"--python_out={out}", f"--mypy_out=quiet:{out}"]
     contracts = [f for f in files if "/v1/" in f]
