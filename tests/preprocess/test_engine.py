@@ -370,6 +370,26 @@ def test_a_full_queue_refuses_at_once() -> None:
     world.engine.stop()
 
 
+def test_after_a_refusal_others_are_foreseen_until_there_is_room_again() -> None:
+    world = World(preprocess_max_queue=2)
+    link = world.link(window=1)
+    now = now_ns()
+    assert not world.engine.refusing(now)
+    for name in ("running", "q1", "q2", "q3"):
+        world.submit(name)
+    assert world.engine.refusing(now)
+    assert not world.engine.refusing(now + 200_000_000)
+    unread = Request(lambda _result: None, model="m", version="1")
+    error = world.engine.foresee(unread, now)
+    assert error is not None
+    assert error.reason == "QUEUE_FULL"
+    world.complete(link, link.batches[0])
+    assert world.engine.foresee(unread, now) is None
+    unknown = Request(lambda _result: None, model="nobody", version="1")
+    assert world.engine.foresee(unknown, now) is None
+    world.engine.stop()
+
+
 def test_work_that_nobody_serves_is_refused_after_a_while(world: World) -> None:
     link = world.link()
     world.credit(link, 0)

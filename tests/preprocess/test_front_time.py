@@ -61,7 +61,7 @@ def test_the_servers_own_limit_holds_for_requests_that_bring_none(serve) -> None
 def test_a_request_that_comes_too_late_is_refused_before_any_work(served) -> None:
     origin = served.front.inference.admission.origin(FakeCall(Deadline(1)))
     results = []
-    ask = Ask(lambda: pytest.fail("was read"), origin, 9, results.append)
+    ask = Ask(Unreadable(), origin, 9, results.append)
     served.front.inference.start([ask], now_ns())
     assert isinstance(results[0].error, DeadlineExceeded)
     assert not served.engine.taken
@@ -135,6 +135,16 @@ def test_cancels_that_race_with_answers_end_every_call_once(served) -> None:
             ended.append(call.code())
     assert set(ended) <= {grpc.StatusCode.OK, grpc.StatusCode.CANCELLED}
     served.until(lambda: served.front.inference.open_requests == 0)
+
+
+class Unreadable:
+    """Must not be looked at."""
+
+    def names(self) -> None:
+        pytest.fail("was looked at")
+
+    def read(self) -> None:
+        pytest.fail("was read")
 
 
 class FakeCall:

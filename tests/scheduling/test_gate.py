@@ -89,3 +89,13 @@ def test_waits_that_were_longer_than_predicted_are_learnt() -> None:
     # 80 rows are 100 ms; three times that is what comes of it.
     assert world.judge(deadline=250 * MS) is Reason.DEADLINE
     assert world.judge(deadline=330 * MS) is None
+
+
+def test_a_deadline_beyond_what_is_sure_is_never_refused_by_time() -> None:
+    world = World()
+    for waiting in (0, 1, 7, 100, 5000):
+        for room in (BUSY, IDLE, Capacity(3, 0)):
+            sure_ns = int(world.gate.surely_ns(waiting, room, ROWS))
+            while world.queue.rows < waiting:
+                world.queue.add(Entry("w", 1, 1, 0))
+            assert world.judge(deadline=sure_ns, room=room) is None

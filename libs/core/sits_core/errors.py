@@ -138,6 +138,8 @@ def from_rpc(error: grpc.RpcError) -> SitsError:
 
 def safe_text(text: str) -> str:
     """`text` without control characters, cut to `MAX_MESSAGE_BYTES` bytes of UTF-8."""
+    if len(text) <= MAX_MESSAGE_BYTES // 4 and text.isprintable():
+        return text  # as nearly all are
     printable = "".join(c if c.isprintable() else " " for c in text[: MAX_MESSAGE_BYTES + 1])
     encoded = printable.encode("utf-8", "replace")
     if len(encoded) <= MAX_MESSAGE_BYTES:

@@ -63,6 +63,10 @@ class Admission:
     def predicted_wait_ns(self, load: Load, tier: Tier = Tier.BRONZE) -> float:
         return load.wait_ns * self._corrections[tier]
 
+    def longest_wait_ns(self, wait_ns: float) -> float:
+        """Of all tiers, where no correction has been learnt."""
+        return wait_ns * max(1.0, *self._corrections.values())
+
     def decide(
         self, now_ns: int, deadline_ns: int, service_ns: float, load: Load, tier: Tier = Tier.BRONZE
     ) -> Refusal | None:

@@ -11,6 +11,9 @@ from sits_scheduling.tenants import Tenants, Tier
 QUANTILE: Final = 0.99
 RETRY_SHED_MS: Final = 1_000
 """Shed work is asked to come back after a second: governance looks about that often."""
+SURE_FACTOR: Final = 4.0
+SURE_NS: Final = 50_000_000
+"""A deadline this many times further away than predicted, and so much more, is met for sure."""
 DOUBT_NS: Final = 1_000_000_000
 """How often one is let in that could start at once and, it seems, cannot make it."""
 
@@ -110,6 +113,15 @@ class Gate:
             refusal = self._bucket(entry.tenant).admit(entry.cost, waiting, now_ns)
         entry.judged_wait_ns = load.wait_ns
         return refusal
+
+    def surely_ns(self, waiting: float, room: Room, full_rows: int) -> float:
+        """How far away a deadline must be to be met for sure, as far as can be predicted:
+        several times what everything that waits and is under way takes. Such requests need not
+        be judged one by one, unless tiers are shed or tenants have quotas."""
+        run = self._run(full_rows)
+        everything_ns = waiting * run.expected_ns / max(1, full_rows) + self._under_way_ns
+        wait_ns = self._admission.longest_wait_ns(everything_ns / max(1, room.parallel))
+        return SURE_FACTOR * (wait_ns + run.most_ns) + SURE_NS
 
     def sent(self, rows: int) -> float:
         """A batch left. Returns what `returned` needs back."""

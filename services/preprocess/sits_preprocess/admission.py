@@ -9,7 +9,7 @@ from sits_core.tracing import TraceContext
 from sits_preprocess.access import TENANT_HEADER, Access
 from sits_preprocess.catalog import Catalog
 from sits_preprocess.metadata import check_model_name
-from sits_preprocess.oip.draft import Draft
+from sits_preprocess.oip.draft import Draft, Unread
 from sits_preprocess.oip.limits import with_request_id
 from sits_preprocess.oip.parameters import NO_OPTIONS, Options, read_options
 from sits_preprocess.oip.signature import Signature, Signatures
@@ -58,6 +58,18 @@ class Admission:
     def tenant(self, origin: Origin) -> str:
         """Whom to account a request to that could not be read."""
         return origin.key_tenant or self._access.default_tenant
+
+    def name(self, message: Unread, origin: Origin, into: Request) -> bool:
+        """Fill in model, version, tenant and deadline without reading the rest. False when
+        they cannot be told. Raises `SitsError` for names and tenants that cannot be."""
+        names = message.names()
+        if names is None:
+            return False
+        model = self._catalog.find(*names)
+        into.model, into.version = model.name, model.version
+        into.tenant = self._access.tenant(origin.key_tenant, origin.named_tenant)
+        into.deadline = self._deadline(origin, NO_OPTIONS, into.received_ns)
+        return True
 
     def check(self, draft: Draft, origin: Origin, into: Request) -> None:
         """Fill `into` step by step. Raises `SitsError`.

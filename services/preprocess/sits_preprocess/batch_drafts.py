@@ -3,7 +3,7 @@
 from sits_core.errors import InvalidArgument
 from sits_preprocess.oip.limits import MAX_ID_CHARS, MAX_TENSORS, check_count, check_name
 from sits_preprocess.oip.outputs import Wanted, output_index
-from sits_preprocess.oip.parameters import sits_values
+from sits_preprocess.oip.parameters import TENANT, sits_values
 from sits_preprocess.oip.result import Result
 from sits_preprocess.oip.signature import Signature
 from sits_preprocess.oip.tensors import check_data, check_declared, check_rank, in_model_order
@@ -14,7 +14,7 @@ from sits_protos.v1.inference_pb2 import InferRequest, InferResponse
 
 
 class SitsDraft:
-    """A request of a batch. Made by `draft_of`, which has checked its size."""
+    """A request of a batch. Made by `SitsMessage.read`, which has checked its size."""
 
     __slots__ = ("_request", "id", "model", "version")
 
@@ -37,12 +37,25 @@ class SitsDraft:
         return [Wanted(name, output_index(signature, name)) for name in names]
 
 
-def draft_of(request: InferRequest) -> SitsDraft:
-    """Raises `InvalidArgument` when the request declares more than the limits allow."""
-    check_name("request id", request.id, MAX_ID_CHARS)
-    check_count("inputs", len(request.inputs), MAX_TENSORS)
-    check_count("outputs", len(request.outputs), MAX_TENSORS)
-    return SitsDraft(request)
+class SitsMessage:
+    """A request of a batch as it came."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: InferRequest) -> None:
+        self._request = request
+
+    def names(self) -> tuple[str, str] | None:
+        request = self._request
+        return None if TENANT in request.parameters else (request.model, request.version)
+
+    def read(self) -> SitsDraft:
+        """Raises `InvalidArgument` when it declares more than the limits allow."""
+        request = self._request
+        check_name("request id", request.id, MAX_ID_CHARS)
+        check_count("inputs", len(request.inputs), MAX_TENSORS)
+        check_count("outputs", len(request.outputs), MAX_TENSORS)
+        return SitsDraft(request)
 
 
 def response_of(result: Result, index: int) -> InferResponse:

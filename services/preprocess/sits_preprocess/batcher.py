@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from sits_core.errors import Unavailable
 from sits_preprocess.catalog import Model
+from sits_preprocess.gates import Refused
 from sits_preprocess.request import Request
 from sits_preprocess.settings import PreprocessSettings
 from sits_scheduling.batching import (
@@ -56,6 +57,8 @@ class ModelBatcher:
         self.last_result_ns = 0
         self.wake_ns = 0
         self.unserved_since_ns = 0
+        self.sure_ns = self.sure_asked_ns = 0
+        self.refused: Refused | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -69,10 +72,19 @@ class ModelBatcher:
             return None
         return self.gate.judge(request, self, room, max(1, self._policy.max_rows), now)
 
-    def add(self, request: Request) -> Unavailable | None:
-        """Queue it, or say that there is no room."""
-        if len(self._entries) >= self._max_queue:
-            return QUEUE_FULL
+    def sure_after(self, room: Room, now: int) -> int:
+        """Deadlines from this moment on are met for sure, as far as can be predicted."""
+        if self.gate is None:
+            return now
+        rows = sum([queue.rows for queue in self._queues.values()])
+        return now + int(self.gate.surely_ns(rows, room, max(1, self._policy.max_rows)))
+
+    @property
+    def full(self) -> bool:
+        return len(self._entries) >= self._max_queue
+
+    def add(self, request: Request) -> None:
+        """Queue it. The caller has looked whether there is room."""
         queue = self._queues.get(request.key)
         if queue is None:
             queue = self._queues[request.key] = BatchQueue(self._policy, None, self._tenants)
@@ -86,7 +98,6 @@ class ModelBatcher:
             request.tenant,
         )
         queue.add(entry)
-        return None
 
     def cost_ahead(self, tenant: str, cost: float) -> float:
         """Rows that go before a new request, over all queues."""

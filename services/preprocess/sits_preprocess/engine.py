@@ -116,6 +116,16 @@ class Engine:
 
     # requests
 
+    def refusing(self, now: int) -> bool:
+        """Whether requests have been refused just now: then it pays to ask `foresee`."""
+        return now < self._queues.refusing_until_ns
+
+    def foresee(self, request: Request, now: int) -> SitsError | None:
+        """Why a request, of which no more is known than its model, version, tenant and
+        deadline, would be refused."""
+        with self._lock:
+            return self._queues.foresee(request, now)
+
     def submit(self, requests: Sequence[Request]) -> None:
         """Take requests together; each gets one answer, also when it is refused."""
         now = now_ns()

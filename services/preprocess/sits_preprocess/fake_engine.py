@@ -66,7 +66,9 @@ class FakeEngine:
         self.runs: dict[str, Behaviour] = {}
         self.taken: list[Request] = []
         self.cancelled: list[Request] = []
+        self.asked: list[Request] = []
         self.refuse: SitsError | None = None
+        self.foreseen: SitsError | None = None
         self.hold = False
         self.answer_parameters: Mapping[str, ParameterValue] = {}
         self._sink: Callable[[Sequence[Answered]], None] = lambda _answered: None
@@ -75,6 +77,13 @@ class FakeEngine:
 
     def deliver_to(self, sink: Callable[[Sequence[Answered]], None]) -> None:
         self._sink = sink
+
+    def refusing(self, now: int) -> bool:
+        return self.foreseen is not None
+
+    def foresee(self, request: Request, now: int) -> SitsError | None:
+        self.asked.append(request)
+        return self.foreseen
 
     def submit(self, requests: Sequence[Request]) -> None:
         for request in requests:

@@ -1,15 +1,18 @@
 """What stands before each model's queue, and what a refused request is answered with."""
 
 from collections.abc import Collection
-from typing import Final
+from typing import Final, NamedTuple
 
 from sits_core.errors import DeadlineExceeded, ResourceExhausted, SitsError, Unavailable
-from sits_preprocess.request import ModelKey
+from sits_preprocess.request import ModelKey, Request
 from sits_scheduling.deadlines import Admission
 from sits_scheduling.gate import Gate
 from sits_scheduling.quotas import UNLIMITED, Bucket, Reason, Refusal
 from sits_scheduling.service_times import ServiceTimes
 from sits_scheduling.tenants import Tenants, Tier
+
+SAME_NS: Final = 1_000_000
+"""Answers tell times in milliseconds."""
 
 _TEXTS: Final = {
     Reason.QUOTA_RATE: "the tenant's rate quota is used up",
@@ -37,6 +40,25 @@ class Gates:
 
     def __repr__(self) -> str:
         return f"<Gates {self._times!r}{' with quotas' if self.quotas else ''}>"
+
+
+class Refused(NamedTuple):
+    """A refusal for lack of time holds for all that came at the same moment, of the same
+    tenant and with as much time: a burst is refused for the price of one."""
+
+    at_ns: int
+    tenant: str
+    deadline_ns: int
+    reason: Reason
+    error: SitsError
+
+    def holds_for(self, request: Request, now: int) -> bool:
+        return (
+            now == self.at_ns
+            and self.reason is Reason.DEADLINE
+            and request.tenant == self.tenant
+            and abs(request.deadline_ns - self.deadline_ns) < SAME_NS
+        )
 
 
 def refused(refusal: Refusal) -> SitsError:

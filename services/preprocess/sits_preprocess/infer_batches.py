@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 
 from sits_core.clock import now_ns
 from sits_core.errors import InvalidArgument, Unavailable
-from sits_preprocess.batch_drafts import draft_of, response_of
+from sits_preprocess.batch_drafts import SitsMessage, response_of
 from sits_preprocess.infer_stream import Defer
 from sits_preprocess.inference import SHUTTING_DOWN, Ask, Inference
 from sits_preprocess.oip.result import Result
@@ -96,7 +96,7 @@ class InferBatches:
     def _infer(self, batch: Iterable[InferRequest], items: Sequence[_Item]) -> None:
         asks = [
             Ask(
-                partial(draft_of, request),
+                SitsMessage(request),
                 self._origin,
                 item.releases.size_bytes,
                 partial(self._answered, item),

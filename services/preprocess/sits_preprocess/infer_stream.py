@@ -8,7 +8,7 @@ from functools import partial
 from sits_core.clock import now_ns
 from sits_core.errors import SitsError, Unavailable
 from sits_preprocess.inference import SHUTTING_DOWN, Ask, Inference
-from sits_preprocess.oip.reading import read
+from sits_preprocess.oip.reading import OipMessage
 from sits_preprocess.oip.result import Result
 from sits_preprocess.oip.writing import stream_response_of
 from sits_preprocess.request import Request
@@ -74,7 +74,7 @@ class InferStream:
 
     def _start(self, message: bytes, place: _Place) -> None:
         reply = partial(self._answered, place)
-        ask = Ask(partial(read, message), self._origin, place.size_bytes, reply)
+        ask = Ask(OipMessage(message), self._origin, place.size_bytes, reply)
         (request,) = self._inference.start([ask], now_ns())
         place.request = None if request.answered else request
         if self._tally.over:

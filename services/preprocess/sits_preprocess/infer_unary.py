@@ -7,7 +7,7 @@ from sits_core.clock import now_ns
 from sits_core.errors import SitsError
 from sits_preprocess.inference import Ask, Inference
 from sits_preprocess.oip.encoding import ResponseEncoder
-from sits_preprocess.oip.reading import read
+from sits_preprocess.oip.reading import OipMessage
 from sits_preprocess.oip.result import Result
 from sits_preprocess.transport.call import Arrivals, Call, run_batched
 
@@ -42,12 +42,13 @@ class InferUnary:
                 call.fail(error)
                 continue
             asks.append(
-                Ask(partial(read, message), origin, len(message), partial(self._respond, call))
+                Ask(OipMessage(message), origin, len(message), partial(self._respond, call))
             )
             calls.append(call)
         requests = self._inference.start(asks, now_ns())
         for call, request in zip(calls, requests, strict=True):
-            call.on_cancel(partial(self._inference.cancel, request))
+            if not request.answered:
+                call.on_cancel(partial(self._inference.cancel, request))
 
     def _respond(self, call: Call, result: Result) -> None:
         if result.error is not None:

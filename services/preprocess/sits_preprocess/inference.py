@@ -11,7 +11,7 @@ from sits_core.errors import DeadlineExceeded, Internal, SitsError, Unavailable
 from sits_preprocess.accounts import Accounts
 from sits_preprocess.admission import Admission, Origin
 from sits_preprocess.catalog import Catalog
-from sits_preprocess.oip.draft import Draft
+from sits_preprocess.oip.draft import Unread
 from sits_preprocess.oip.outputs import release
 from sits_preprocess.oip.result import Result, result_of
 from sits_preprocess.request import Answer, Answered, Request
@@ -22,10 +22,10 @@ SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requ
 
 
 class Ask(NamedTuple):
-    """A request as it came: how to read it, who sent it, how large it is, where its result
-    goes (refusals included, from any thread)."""
+    """A request as it came, who sent it, how large it is, where its result goes (refusals
+    included, from any thread)."""
 
-    read: Callable[[], Draft]
+    message: Unread
     origin: Origin
     size_bytes: int
     reply: Callable[[Result], None]
@@ -39,6 +39,15 @@ class Engine(Protocol):
 
     def deliver_to(self, sink: Callable[[Sequence[Answered]], None]) -> None:
         """Give all answers to `sink`, which does not raise, from any thread."""
+        ...
+
+    def refusing(self, now: int) -> bool:
+        """Whether requests have been refused just now: then it pays to ask `foresee`."""
+        ...
+
+    def foresee(self, request: Request, now: int) -> SitsError | None:
+        """Why a request, of which no more is known than its model, version, tenant and
+        deadline, would be refused."""
         ...
 
     def submit(self, requests: Sequence[Request]) -> None:
@@ -81,8 +90,9 @@ class Inference:
             refusals = [self._reserve(request) for request in requests]
         admitted: list[Request] = []
         refused: list[Answered] = []
+        overload = self.engine.refusing(now)
         for ask, request, full in zip(asks, requests, refusals, strict=True):
-            error = full or self._admit(ask, request)
+            error = full or self._admit(ask, request, overload)
             if error is None:
                 admitted.append(request)
             else:
@@ -145,7 +155,7 @@ class Inference:
             self._open -= len(requests)
             self._open_bytes -= sum([request.size_bytes for request in requests])
 
-    def _admit(self, ask: Ask, request: Request) -> SitsError | None:
+    def _admit(self, ask: Ask, request: Request, overload: bool) -> SitsError | None:
         """Late and unwanted requests are refused before anything of them is read."""
         origin = ask.origin
         if origin.deadline is not None and origin.deadline.passed(request.received_ns):
@@ -153,7 +163,11 @@ class Inference:
         if self._draining:
             return Unavailable(SHUTTING_DOWN, reason="DRAINING")
         try:
-            self.admission.check(ask.read(), origin, request)
+            if overload and self.admission.name(ask.message, origin, request):
+                refusal = self.engine.foresee(request, request.received_ns)
+                if refusal is not None:
+                    return refusal
+            self.admission.check(ask.message.read(), origin, request)
         except Exception as error:  # noqa: BLE001 - every request ends in one answer
             return shown(error)
         return None

@@ -5,16 +5,19 @@ from dataclasses import replace
 
 from sits_core.clock import now_ns
 from sits_core.errors import DeadlineExceeded, SitsError
-from sits_preprocess.batcher import ModelBatcher, Ran, max_queue_of, policy_of
+from sits_preprocess.batcher import QUEUE_FULL, ModelBatcher, Ran, max_queue_of, policy_of
 from sits_preprocess.catalog import Catalog, Model
 from sits_preprocess.engine_metrics import EngineMetrics
 from sits_preprocess.expiry import Expiry
-from sits_preprocess.gates import Gates, refused
+from sits_preprocess.gates import Gates, Refused, refused
 from sits_preprocess.outbox import Outbox, Outgoing
 from sits_preprocess.request import ModelKey, Request
 from sits_preprocess.settings import PreprocessSettings
 from sits_scheduling.batching import BatchPolicy
 from sits_scheduling.tenants import Tenants, Tier
+
+REFUSING_NS = 100_000_000
+"""After a refusal requests are looked at before they are read for so long."""
 
 TOO_LATE = DeadlineExceeded("Request timeout expired", reason="DEADLINE_EXCEEDED_IN_QUEUE")
 
@@ -42,6 +45,7 @@ class Queues:
         self._batchers: dict[ModelKey, ModelBatcher] = {}
         self.open: set[Request] = set()
         self.expiry = Expiry()
+        self.refusing_until_ns = 0
 
     def __repr__(self) -> str:
         return f"<Queues {len(self.open)} open, {self.waiting()} waiting>"
@@ -61,17 +65,33 @@ class Queues:
             batcher = self._batcher((request.model, request.version))
         except SitsError as error:  # it went since it was looked up
             return error
-        if request.deadline is not None or self._judges_all:
-            refusal = self._judge(batcher, request, now)
-            if refusal is not None:
-                return refusal
-        full = batcher.add(request)
-        if full is not None:
-            return full
+        refusal = self._why_not(batcher, request, now)
+        if refusal is not None:
+            return refusal
+        batcher.add(request)
         self.open.add(request)
         if request.deadline is not None:
             self.expiry.add(request)
         return None
+
+    def foresee(self, request: Request, now: int) -> SitsError | None:
+        """Why a request would be refused of which the rows are not known yet."""
+        batcher = self._batchers.get((request.model, request.version))
+        if batcher is None:
+            return None
+        request.queued_ns = now
+        return self._why_not(batcher, request, now)
+
+    def _why_not(self, batcher: ModelBatcher, request: Request, now: int) -> SitsError | None:
+        """Most requests have a deadline so far away that no prediction is needed."""
+        refusal: SitsError | None = None
+        if batcher.full:
+            refusal = QUEUE_FULL
+        elif self._judges_all or 0 < request.deadline_ns < self._sure_ns(batcher, request, now):
+            refusal = self._judge(batcher, request, now)
+        if refusal is not None:
+            self.refusing_until_ns = now + REFUSING_NS
+        return refusal
 
     # out
 
@@ -163,13 +183,27 @@ class Queues:
             return policy
         return replace(policy, max_rows=min(limit, policy.max_rows))
 
+    def _sure_ns(self, batcher: ModelBatcher, request: Request, now: int) -> int:
+        """Deadlines from this moment on are met for sure, as far as can be predicted. Asked
+        once for all requests that came together."""
+        if batcher.sure_asked_ns != now:
+            room = self._outbox.instances((request.model, request.version))
+            batcher.sure_asked_ns, batcher.sure_ns = now, batcher.sure_after(room, now)
+        return batcher.sure_ns
+
     def _judge(self, batcher: ModelBatcher, request: Request, now: int) -> SitsError | None:
+        known = batcher.refused
+        if known is not None and known.holds_for(request, now):
+            self._metrics.refused(known.reason)
+            return known.error
         room = self._outbox.instances((request.model, request.version))
         refusal = batcher.judge(request, room, now)
         if refusal is None:
             return None
         self._metrics.refused(refusal.reason)
-        return refused(refusal)
+        error = refused(refusal)
+        batcher.refused = Refused(now, request.tenant, request.deadline_ns, refusal.reason, error)
+        return error
 
     def _wake_later(self, model: ModelKey, wake_ns: int | None, now: int) -> None:
         batcher = self._batchers[model]

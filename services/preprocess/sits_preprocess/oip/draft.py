@@ -29,3 +29,16 @@ class Draft(Protocol):
     def outputs(self, signature: Signature, regions: Regions) -> Sequence[Wanted]:
         """Borrows the shared memory it names: the caller releases every `target`."""
         ...
+
+
+class Unread(Protocol):
+    """A request whose message has not been read."""
+
+    def names(self) -> tuple[str, str] | None:
+        """Model and version, if they can be told without reading the rest, and nothing in the
+        rest changes whom to account it to."""
+        ...
+
+    def read(self) -> Draft:
+        """Raises `InvalidArgument` when it is no request, or declares more than limits allow."""
+        ...

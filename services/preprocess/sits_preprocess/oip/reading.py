@@ -1,6 +1,7 @@
 """`inference.ModelInferRequest` to a draft: where each input's data is, and in which form."""
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -14,7 +15,7 @@ from sits_preprocess.oip.limits import (
     check_name,
 )
 from sits_preprocess.oip.outputs import RegionRange, Wanted, read_outputs, region_range
-from sits_preprocess.oip.parameters import oip_values
+from sits_preprocess.oip.parameters import TENANT, oip_values
 from sits_preprocess.oip.signature import InputSpec, Signature
 from sits_preprocess.oip.tensors import (
     check_data,
@@ -28,6 +29,11 @@ from sits_preprocess.shared_memory import Regions
 from sits_protos.oip.grpc_service_pb2 import ModelInferRequest
 
 Input = ModelInferRequest.InferInputTensor
+
+_TENANT: Final = TENANT.encode()
+_PARAMETERS_WITHIN: Final = 4096
+"""Clients write parameters before tensors; who hides a tenant further back is judged, while
+there is overload, as if it were not there."""
 
 
 def parse(message: bytes) -> ModelInferRequest:
@@ -70,9 +76,38 @@ class OipDraft:
         return read_outputs(requested, signature, regions) if requested else ()
 
 
-def read(message: bytes) -> OipDraft:
-    """Raises `InvalidArgument` when it is no request, or declares more than the limits allow."""
-    return OipDraft(parse(message))
+class OipMessage:
+    """A `ModelInferRequest` as it came."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: bytes) -> None:
+        self._message = message
+
+    def names(self) -> tuple[str, str] | None:
+        """From the message's first two fields; None when these are not name and version."""
+        message = self._message
+        if message.find(_TENANT, 0, _PARAMETERS_WITHIN) >= 0:
+            return None
+        name, position = _text(message, 0, ModelInferRequest.MODEL_NAME_FIELD_NUMBER)
+        version, _ = _text(message, position, ModelInferRequest.MODEL_VERSION_FIELD_NUMBER)
+        return (name, version) if name else None
+
+    def read(self) -> OipDraft:
+        """Raises `InvalidArgument` when it is no request, or declares more than limits allow."""
+        return OipDraft(parse(self._message))
+
+
+def _text(message: bytes, position: int, field: int) -> tuple[str, int]:
+    """A text field at `position`, and where it ends; nothing when another one stands there.
+    Lengths of more than one byte are left to the parser."""
+    if len(message) < position + 2 or message[position] != field << 3 | 2:
+        return "", position
+    start = position + 2
+    end = start + message[position + 1]
+    if end - start > 0x7F or end > len(message):
+        return "", position
+    return message[start:end].decode("utf-8", "replace"), end
 
 
 def _check_counts(inputs: int, raw: int, outputs: int) -> None:
