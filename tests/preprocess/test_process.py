@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -14,6 +15,7 @@ import tritonclient.grpc as triton
 from sits_core.testing import free_port, wait_until
 from sits_preprocess.__main__ import drain
 from sits_preprocess.dispatchers import split_addresses
+from sits_preprocess.workers import shifted
 from sits_protos.v1 import control_pb2, control_pb2_grpc
 
 
@@ -61,6 +63,62 @@ def is_live(client: triton.InferenceServerClient) -> bool:
         return client.is_server_live()
     except triton.InferenceServerException:
         return False
+
+
+@pytest.fixture
+def family(free_ports) -> Iterator[subprocess.Popen]:
+    """Two front doors on one port; the second one's other ports are any."""
+    own = {"SITS_PREPROCESS_PROCESSES": "2", "SITS_PREPROCESS_CONTROL_BIND": "127.0.0.1:0"}
+    own |= {"SITS_PREPROCESS_METRICS_BIND": "127.0.0.1:0"}
+    command = [sys.executable, "-W", "error", "-m", "sits_preprocess"]
+    env = environment(free_ports) | own
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE) as started:
+        wait_until(lambda: listeners(free_ports[0]) == 2, 60)
+        yield started
+        started.kill()
+
+
+def listeners(port: int) -> int:
+    """Sockets of this machine that listen on the port."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return sorted({int(child) for task in tasks for child in task.read_text().split()})
+
+
+def test_several_processes_serve_one_port_and_end_together(family, free_ports) -> None:
+    clients = [triton.InferenceServerClient(f"127.0.0.1:{free_ports[0]}") for _ in range(8)]
+    assert all(is_live(client) for client in clients)
+    for client in clients:
+        client.close()
+    (child,) = children(family.pid)
+    family.send_signal(signal.SIGTERM)
+    assert family.wait(20) == 0
+    assert not os.path.exists(f"/proc/{child}")
+    assert b"Traceback" not in family.stderr.read()
+
+
+def test_a_process_that_died_is_started_again(family, free_ports) -> None:
+    (child,) = children(family.pid)
+    os.kill(child, signal.SIGKILL)
+    wait_until(lambda: children(family.pid) not in ([], [child]), 20)
+    wait_until(lambda: listeners(free_ports[0]) == 2, 60)
+
+
+def test_further_processes_end_with_the_first(family, free_ports) -> None:
+    (child,) = children(family.pid)
+    family.kill()
+    wait_until(lambda: not os.path.exists(f"/proc/{child}"), 20)
+    assert listeners(free_ports[0]) == 0
+
+
+def test_the_ports_of_further_processes() -> None:
+    assert shifted("127.0.0.1:8002", 2) == "127.0.0.1:8202"
+    assert shifted("[::1]:8002", 1) == "[::1]:8102"
+    assert shifted("127.0.0.1:0", 3) == "127.0.0.1:0"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import structlog
 
 from sits_core import logs, memory
 from sits_core.settings import Settings, SettingsError, load
-from sits_core.tuning import tune
+from sits_core.tuning import pin, tune
 
 S = TypeVar("S", bound=Settings)
 
@@ -31,6 +31,7 @@ def run(service: str, settings_class: type[S], serve: Callable[[S, threading.Eve
     try:
         settings = load(settings_class, service)
         logs.configure(service, settings)
+        pin(settings.cpus)
         tune()
         # What is alive now lives as long as the process: spare the collector from it.
         gc.collect()

@@ -101,6 +101,11 @@ class Settings(BaseSettings):
         default=False,
         description="no rings in shared memory between services; for tests and benchmarks",
     )
+    cpus: str = Field(
+        default="",
+        pattern=r"^(\d+(-\d+)?(,\d+(-\d+)?)*)?$",
+        description="processors that this process may run on, such as 0-3,8; default: all",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="least severe log line written"
     )

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
+from sits_core.settings import SettingsError
+
 SWITCH_INTERVAL_S: Final = 0.0005
 """A thread that has work waits this long for one that computes in Python, not 5 ms: the
 thread that brings answers must not wait for the one that takes requests in."""
@@ -43,3 +45,21 @@ def _set_malloc(libc: ctypes.CDLL) -> None:
     libc.mallopt(_M_ARENA_MAX, 1)
     libc.mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
     libc.mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
+
+
+def pin(cpus: str) -> None:
+    """Run on these processors only, such as "0-3,8"; all threads that start from now on do.
+    Empty = as before. Raises `SettingsError` when none of them is there."""
+    if not cpus:
+        return
+    chosen = {cpu for part in cpus.split(",") for cpu in _range(part)}
+    try:
+        os.sched_setaffinity(0, chosen)
+    except OSError:
+        there = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+        raise SettingsError(f"SITS_CPUS={cpus}: this process may use {there}") from None
+
+
+def _range(part: str) -> range:
+    first, _, last = part.partition("-")
+    return range(int(first), int(last or first) + 1)

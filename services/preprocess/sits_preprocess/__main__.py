@@ -1,5 +1,6 @@
 """`python -m sits_preprocess`: builds the front door from its settings and runs it."""
 
+import sys
 import threading
 import time
 from functools import partial
@@ -29,6 +30,7 @@ from sits_preprocess.payloads import Payloads
 from sits_preprocess.repository import Repository
 from sits_preprocess.servicer import OIP
 from sits_preprocess.settings import PreprocessSettings
+from sits_preprocess.workers import TIED, Workers, end_with
 from sits_protos.v1.control_pb2_grpc import add_ControlServicer_to_server
 from sits_protos.v1.link_pb2 import Hello, LinkMessage, Role
 from sits_scheduling.tenant_file import parse_tenants, standard_tenants
@@ -42,6 +44,8 @@ log = structlog.get_logger()
 
 
 def serve(settings: PreprocessSettings, stop: threading.Event) -> None:
+    if TIED in sys.argv:
+        end_with(sys.stdin.fileno(), stop)
     process_id = new_process_id("preprocess")
     memory = open_shared_memory(
         settings.shm_dir, settings.redis_prefix, process_id, settings.preprocess_pool_bytes
@@ -89,12 +93,17 @@ def answer_until(
     """Serve the front port; then refuse new requests, finish those accepted, and close it."""
     watch = Periodic(lambda: watch_health(front, server), HEALTH_PERIOD_S, "health")
     front.start()
+    workers = Workers(settings, front.transport.port)
+    workers.start()
     watch.start()
     server.set_ready(True)
     log.info("front.serving", bind=settings.preprocess_bind, port=front.transport.port)
     stop.wait()
     server.set_ready(False)
+    draining = threading.Thread(target=workers.stop, name="workers")
+    draining.start()
     drain(front, settings.drain_grace_s)
+    draining.join()
     watch.stop()
     front.stop(STOP_GRACE_S)
 

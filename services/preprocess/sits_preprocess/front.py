@@ -138,7 +138,13 @@ def transport_of(settings: PreprocessSettings, routes: Routes) -> Transport:
         settings.preprocess_stream_requests,
         settings.preprocess_stream_bytes,
         settings.preprocess_max_connection_age_s,
+        settings.preprocess_reuse_port or settings.preprocess_processes > 1,
     )
+    if limits.shared_port and settings.preprocess_allow_client_shm:
+        raise SettingsError(
+            "SITS_PREPROCESS_ALLOW_CLIENT_SHM needs a front port of one process: the others "
+            "would not know what a client registered with one of them"
+        )
     tls = front_tls(settings)
     if transport_name(settings, tls) == "grpcio":
         return GrpcioTransport(settings.preprocess_bind, routes, limits, tls)

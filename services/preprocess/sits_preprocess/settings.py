@@ -38,6 +38,18 @@ class PreprocessSettings(Settings):
         description="threads of the native transport that do HTTP/2; 0 = one for every eight "
         "processors",
     )
+    preprocess_processes: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="processes that serve the front port together; the n-th further one has its "
+        "metrics and control 100 n ports above those of the first",
+    )
+    preprocess_reuse_port: bool = Field(
+        default=False,
+        description="let other processes serve the same front port (SO_REUSEPORT), started by "
+        "whatever keeps them running",
+    )
     preprocess_tls: Literal["auto", "off"] = Field(
         default="auto",
         description="TLS on the front port when there is a certificate for it, or never, for a "

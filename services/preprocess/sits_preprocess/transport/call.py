@@ -123,12 +123,14 @@ class Routes:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`message_bytes` holds in both directions, the next two for each stream; 0 s = no limit."""
+    """`message_bytes` holds in both directions, the next two for each stream; 0 s = no limit.
+    `shared_port`: other processes may listen on it too."""
 
     message_bytes: int
     stream_requests: int
     stream_bytes: int
     connection_age_s: float = 0.0
+    shared_port: bool = False
 
 
 class Transport(Protocol):

@@ -84,6 +84,8 @@ class GrpcioTransport:
 
 def _options(limits: Limits) -> Options:
     options = server_options(limits.message_bytes)
+    if limits.shared_port:
+        options = [("grpc.so_reuseport", 1) if o[0] == "grpc.so_reuseport" else o for o in options]
     if limits.connection_age_s:
         options.append(("grpc.max_connection_age_ms", round(limits.connection_age_s * 1000)))
     return options

@@ -97,6 +97,7 @@ class NativeTransport:
                 io_threads=self._io_threads,
                 call_details=True,
                 max_metadata_size=METADATA_BYTES,
+                reuse_port=self._limits.shared_port,
             )
         except OSError:
             raise SettingsError(
