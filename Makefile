@@ -17,7 +17,9 @@ demo: models ## set everything up, run the mesh on real models, show one trace
 	@$(BIN)/python scripts/demo.py
 
 test: models ## run all tests
-	@$(BIN)/pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS) || { \
+		echo "What failed beside other tests runs once more, alone:"; \
+		$(BIN)/pytest --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
 
 check: $(VENV)/installed ## format, lint, types, generated code, contracts
 	$(BIN)/ruff format --check .

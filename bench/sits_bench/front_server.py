@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from sits_core.errors import Unavailable
+from sits_core.errors import SitsError, Unavailable
 from sits_core.metrics import ProcessRegistry
 from sits_core.process import run
 from sits_core.telemetry import open_tracer
@@ -32,6 +32,12 @@ class EchoEngine:
 
     def deliver_to(self, sink: Sink) -> None:
         self._sink = sink
+
+    def refusing(self, now: int) -> bool:
+        return False
+
+    def foresee(self, request: Request, now: int) -> SitsError | None:
+        return None
 
     def submit(self, requests: Sequence[Request]) -> None:
         self._sink([(request, echo(request)) for request in requests])
