@@ -1,5 +1,10 @@
 """Waiting work leaves exactly once, in the order in force, whatever is switched or removed."""
 
+import gc
+import random
+import weakref
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -135,3 +140,58 @@ def test_removed_work_does_not_pile_up_behind_a_stuck_head() -> None:
     assert len(queue) == 1
     held = queue._lanes["other"].heap, queue._arrivals, queue._deadlines
     assert all(len(kept) < 200 for kept in held)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_batch_is_what_taking_one_by_one_gives(seed: int) -> None:
+    rng = random.Random(seed)
+    tenants = Tenants([Tenant("gold", Tier.GOLD), Tenant("silver", Tier.SILVER)])
+    queues = [WorkQueue[int](Priority(), tenants, 8.0) for _ in range(2)]
+    most_rows, most_bytes = rng.choice([0, 4, 9, 1000]), rng.choice([5, 60, 10_000])
+    for number in range(60):
+        tenant = rng.choice(["gold", "silver", "bronze", "unknown"])
+        rows, priority = rng.randint(1, 3), rng.randint(1, 4)
+        entries = [Entry(number, rows, 10 * rows, number, 0, priority, tenant) for _ in queues]
+        for queue, entry in zip(queues, entries, strict=True):
+            queue.add(entry)
+        if rng.random() < 0.1:
+            for queue, entry in zip(queues, entries, strict=True):
+                queue.remove(entry)
+        if rng.random() < 0.2:
+            whole = queues[0].rows <= most_rows and queues[0].payload_bytes <= most_bytes
+            together = [e.item for e in queues[0].take_batch(most_rows, most_bytes, number)]
+            apart = one_by_one(queues[1], most_rows, most_bytes, number)
+            assert (set(together) == set(apart)) if whole else (together == apart)
+        left, right = queues
+        assert (left.rows, left.payload_bytes, left.urgent, len(left)) == (
+            right.rows, right.payload_bytes, right.urgent, len(right),
+        )  # fmt: skip
+        assert [e.item for e in left.entries()] == [e.item for e in right.entries()]
+
+
+def one_by_one(queue: WorkQueue[int], most_rows: int, most_bytes: int, now: int) -> list[int]:
+    taken: list[int] = []
+    rows = size = 0
+    while (entry := queue.first(now)) is not None:
+        rows, size = rows + entry.rows, size + entry.payload_bytes
+        if taken and (rows > most_rows or size > most_bytes):
+            break
+        queue.take(now)
+        taken.append(entry.item)
+    return taken
+
+
+def test_what_left_together_is_kept_by_nothing() -> None:
+    queue: WorkQueue[object] = WorkQueue(Fifo())
+    items = [Holder() for _ in range(5)]
+    for item in items:
+        queue.add(Entry(item, 1, 1, 0, 9))
+    references = [weakref.ref(item) for item in items]
+    queue.take_batch(100, 100)
+    del items, item
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 5
+
+
+class Holder:
+    """Something that can be referred to weakly."""

@@ -150,16 +150,10 @@ class BatchQueue(Generic[T]):
 
     def take(self, reason: CloseReason, now_ns: int = 0) -> ClosedBatch[T]:
         """Remove and return the next batch."""
-        items: list[T] = []
-        rows = size = 0
-        while (entry := self._queue.first(now_ns)) is not None:
-            if items and not self._fits(rows + entry.rows, size + entry.payload_bytes):
-                break
-            self._queue.take(now_ns)
-            items.append(entry.item)
-            rows += entry.rows
-            size += entry.payload_bytes
-        return ClosedBatch(items, rows, size, reason)
+        rows, size = self.rows, self.payload_bytes
+        taken = self._queue.take_batch(self.policy.max_rows, self.policy.max_bytes, now_ns)
+        items = [entry.item for entry in taken]
+        return ClosedBatch(items, rows - self.rows, size - self.payload_bytes, reason)
 
     def hopeless(self, now_ns: int, service_ns: int = 0) -> list[Entry[T]]:
         """Take out what cannot be done by its deadline even if it started now."""
@@ -179,9 +173,6 @@ class BatchQueue(Generic[T]):
 
     def waiting_cost(self, tenant: str | None = None) -> float:
         return self._queue.waiting_cost(tenant)
-
-    def _fits(self, rows: int, size: int) -> bool:
-        return rows <= self.policy.max_rows and size <= self.policy.max_bytes
 
     def _wait_is_over(self, now_ns: int, capacity: Capacity) -> CloseReason | None:
         policy = self.policy

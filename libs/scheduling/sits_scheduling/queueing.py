@@ -83,7 +83,12 @@ class WorkQueue(Generic[T]):
             lane.heap.clear()
             self._ring.join(lane)
         self._ring.expect(entry.cost, entry.level)
-        self._count(lane, entry, 1)
+        lane.length += 1
+        lane.cost += entry.cost
+        self._length += 1
+        self.rows += entry.rows
+        self.payload_bytes += entry.payload_bytes
+        self.urgent += entry.priority <= URGENT_PRIORITY
         entry.ticket = ticket = next(self._tickets)
         heapq.heappush(lane.heap, (self._order.key(entry), ticket, entry))
         self._arrivals.append((ticket, entry))
@@ -112,6 +117,23 @@ class WorkQueue(Generic[T]):
             self._ring.charge(lane, lane.head_charge(now_ns))
         self._drop(lane, entry)
         return entry
+
+    def take_batch(self, max_rows: int, max_bytes: int, now_ns: int = 0) -> list[Entry[T]]:
+        """The next entries, as many as go together; one even when it is larger than that."""
+        if self.rows <= max_rows and self.payload_bytes <= max_bytes:
+            return self._take_all()
+        taken: list[Entry[T]] = []
+        rows = size = 0
+        while (lane := self._ring.next(now_ns)) is not None:
+            entry = lane.head()
+            rows, size = rows + entry.rows, size + entry.payload_bytes
+            if taken and (rows > max_rows or size > max_bytes):
+                break
+            if len(self._ring) > 1:
+                self._ring.charge(lane, lane.head_charge(now_ns))
+            self._drop(lane, entry)
+            taken.append(entry)
+        return taken
 
     def hopeless(self, now_ns: int, service_ns: int = 0) -> list[Entry[T]]:
         """Take out what cannot be done by its deadline even if it started now."""
@@ -187,6 +209,22 @@ class WorkQueue(Generic[T]):
 
     # steps
 
+    def _take_all(self) -> list[Entry[T]]:
+        """Everything goes at once: nobody goes before anybody, nothing is left to be fair about.
+        In the order's order all the same."""
+        waiting = [item for lane in self._lanes.values() for item in lane.heap]
+        taken = [entry for _, ticket, entry in sorted(waiting) if entry.ticket == ticket]
+        for entry in taken:
+            entry.ticket = 0
+        for lane in self._lanes.values():
+            lane.heap.clear()
+            lane.length, lane.cost, lane.deficit = 0, 0.0, 0.0
+        self._ring.clear()
+        self._arrivals.clear()
+        self._deadlines.clear()
+        self._length = self.rows = self.payload_bytes = self.urgent = 0
+        return taken
+
     def _lane(self, name: str) -> _Lane[T]:
         tenant = self._tenants.of(name)
         lane = self._lanes.get(tenant.name)
@@ -196,20 +234,17 @@ class WorkQueue(Generic[T]):
 
     def _drop(self, lane: _Lane[T], entry: Entry[T]) -> None:
         entry.ticket = 0
-        self._count(lane, entry, -1)
+        lane.length -= 1
+        lane.cost -= entry.cost
+        self._length -= 1
+        self.rows -= entry.rows
+        self.payload_bytes -= entry.payload_bytes
+        self.urgent -= entry.priority <= URGENT_PRIORITY
         if not lane.length:
             lane.cost = 0.0  # what rounding left
             self._ring.leave(lane)
         if len(self._arrivals) > 2 * self._length + _COMPACT_FROM:
             self._compact()
-
-    def _count(self, lane: _Lane[T], entry: Entry[T], sign: int) -> None:
-        lane.length += sign
-        lane.cost += sign * entry.cost
-        self._length += sign
-        self.rows += sign * entry.rows
-        self.payload_bytes += sign * entry.payload_bytes
-        self.urgent += sign * (entry.priority <= URGENT_PRIORITY)
 
     def _compact(self) -> None:
         """Entries that left from the middle are forgotten once they outnumber the rest."""

@@ -127,6 +127,11 @@ class DeficitRing(Generic[F]):
             self._lowest_level = max(self._lowest_level, level)
             self.largest = charge(self._largest_cost, self._lowest_level, 0)
 
+    def clear(self) -> None:
+        """All flows leave."""
+        self._ring.clear()
+        self._in_turn = False
+
     def join(self, flow: F) -> None:
         flow.deficit = 0.0
         self._ring.append(flow)
