@@ -109,3 +109,33 @@ def test_strategies_without_terms_are_explained_too() -> None:
     found = log.find("r")
     assert found is not None
     assert found.compact().startswith(f"executor={found.pick.executor};strategy=random;of=3")
+
+
+def test_an_only_executor_is_not_compared_with_anybody() -> None:
+    made, log = placing(executors=1, slots=2, capacity=4)
+    for name in ("first", "second"):
+        placed = made.place(batch(name), now_ns=7)
+        assert placed is not None
+        assert (placed.executor, placed.scores) == ("e0", {})
+    found = log.find("second")
+    assert found is not None
+    assert (found.considered, found.eligible, found.decided_ns) == (1, 1, 7)
+    assert [(o.executor, o.scores, o.room) for o in found.options] == [("e0", {}, True)]
+    assert found.compact() == "executor=e0;strategy=topo_aware;of=1;closed_by=rows"
+    assert made.table.batches_in_flight("e0") == 2
+    assert made.place(batch("third")) is None
+    assert made.place(batch("third"), excluded=["e0"]) is None
+
+
+def test_records_of_one_and_of_many_do_not_mix() -> None:
+    made, log = placing(executors=3, capacity=2)
+    for name in ("a", "b", "c"):
+        made.place(batch(name))
+    for executor in ("e1", "e2"):
+        made.table.remove(executor)
+    made.place(batch("d"))
+    found = log.find("d")
+    assert found is not None
+    assert [o.executor for o in found.options] == ["e0"]
+    assert log.find("b") is None
+    assert len(log.latest(9)) == 2

@@ -160,6 +160,21 @@ class ExecutorTable:
             columns.speed[at], ways, allowed, service_ns, payload_bytes,
         )  # fmt: skip
 
+    def only(self, model: str) -> int | None:
+        """Position of the one executor that serves it; None when there are several or none."""
+        columns = self._models.get(model)
+        if columns is None or len(serving := columns.serving()) != 1:
+            return None
+        return int(serving[0])
+
+    def has_room(self, position: int, model: str) -> bool:
+        columns = self._models[model]
+        return bool(columns.batches[position] < columns.slots[position])
+
+    def speed(self, position: int, model: str) -> float:
+        """Its run time over the fleet's."""
+        return float(self._models[model].speed[position])
+
     def reserve(
         self, position: int, model: str, rows: int, cost_ns: float = 0.0, now_ns: int = 0
     ) -> Reservation:

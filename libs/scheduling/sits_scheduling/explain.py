@@ -69,7 +69,7 @@ class _Head(NamedTuple):
     considered: int
     eligible: int
     terms: tuple[str, ...]
-    executors: Names
+    executors: Names | tuple[str, ...]
 
 
 class DecisionLog:
@@ -109,9 +109,7 @@ class DecisionLog:
         closed_by: CloseReason | None = None,
     ) -> None:
         """Keep `decision`. Call before its load is reserved."""
-        slot = self._next % len(self._heads)
-        self._forget(slot)
-        self._next += 1
+        slot = self._claim(request_ids)
         seen, allowed = decision.candidates, decision.allowed
         top = _best(decision)
         terms = tuple(decision.terms)[:_TERMS]
@@ -124,8 +122,31 @@ class DecisionLog:
             int(seen.allowed.sum()), int(allowed.sum()), terms,
             table.ids(seen.positions[top]),
         )  # fmt: skip
+
+    def write_only(
+        self,
+        request_ids: Sequence[str],
+        model: str,
+        strategy: str,
+        executor: str,
+        now_ns: int,
+        closed_by: CloseReason | None = None,
+    ) -> None:
+        """Keep that there was one executor, with room, and hence nothing to compare."""
+        slot = self._claim(request_ids)
+        self._room[slot, 0] = self._serves[slot, 0] = True
+        self._heads[slot] = _Head(
+            tuple(request_ids), now_ns, model, strategy, closed_by, 1, 1, (), (executor,)
+        )
+
+    def _claim(self, request_ids: Sequence[str]) -> int:
+        """The place of the oldest record, for a new one about these requests."""
+        slot = self._next % len(self._heads)
+        self._forget(slot)
+        self._next += 1
         for request_id in request_ids:
             self._slots[request_id] = slot
+        return slot
 
     def find(self, request_id: str) -> Explanation | None:
         """The last decision about this request; None when it is not remembered."""

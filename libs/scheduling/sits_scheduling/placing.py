@@ -2,7 +2,7 @@
 the simulator call."""
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from sits_scheduling.affinity import Place
@@ -33,10 +33,11 @@ class Batch(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Where it went, by which strategy, and the load that is held for it."""
+    """Where it went, by which strategy, what spoke for it (nothing, where nobody else was
+    there), and the load that is held for it."""
 
     strategy: str
-    decision: Decision
+    scores: Mapping[str, float]
     reservation: Reservation
 
     @property
@@ -62,6 +63,10 @@ class Placing:
     def place(self, batch: Batch, now_ns: int = 0, excluded: Collection[str] = ()) -> Placed | None:
         """Reserve an executor; None when none but the excluded has room."""
         strategy = self.strategies.strategy(batch.model)
+        if self.shadow is None and not excluded:
+            only = self.table.only(batch.model)
+            if only is not None:
+                return self._place_only(strategy, batch, only, now_ns)
         decision = self.decide(strategy, batch, now_ns, excluded)
         if decision is None:
             return None
@@ -70,7 +75,7 @@ class Placing:
         if self.log is not None:
             ids, closed = batch.request_ids, batch.closed_by
             self.log.write(ids, batch.model, strategy.name, decision, self.table, now_ns, closed)
-        return Placed(strategy.name, decision, self._reserve(batch, decision, now_ns))
+        return Placed(strategy.name, decision.scores, self._reserve(batch, decision, now_ns))
 
     def set_shadow(self, name: str) -> None:
         """Let a known strategy decide beside the one in force; "" ends it."""
@@ -102,6 +107,23 @@ class Placing:
         """An executor left: its load, and what was learnt of it, go."""
         self.table.remove(executor_id)
         self.times.forget(executor_id)
+
+    def _place_only(
+        self, strategy: Strategy, batch: Batch, position: int, now_ns: int
+    ) -> Placed | None:
+        """The one executor that serves the model, if it has room: a comparison of one costs
+        several times what is left of the work."""
+        if not self.table.has_room(position, batch.model):
+            return None
+        if self.log is not None:
+            self.log.write_only(
+                batch.request_ids, batch.model, strategy.name, self.table.executor_at(position),
+                now_ns, batch.closed_by,
+            )  # fmt: skip
+        cost_ns = self.times.expected_ns(batch.model, batch.rows)
+        cost_ns *= self.table.speed(position, batch.model)
+        reservation = self.table.reserve(position, batch.model, batch.rows, cost_ns, now_ns)
+        return Placed(strategy.name, {}, reservation)
 
     def _reserve(self, batch: Batch, decision: Decision, now_ns: int) -> Reservation:
         seen = decision.candidates

@@ -76,7 +76,7 @@ class Placer:
         if placed is None:
             return None
         job.reservation = placed.reservation
-        return Placed(placed.executor, placed.strategy, placed.decision.scores)
+        return Placed(placed.executor, placed.strategy, placed.scores)
 
     def finished(self, job: Job, times: StageTimes) -> None:
         """Its result came: release the load, learn how long the executor worked on it."""
