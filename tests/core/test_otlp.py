@@ -33,7 +33,7 @@ from sits_core.otlp import SpanExporter
 from sits_core.otlp_target import target
 from sits_core.settings import Settings
 from sits_core.testing import wait_until
-from sits_core.tracing import SpanRecord, TraceContext, Tracer
+from sits_core.tracing import NewId, SpanRecord, TraceContext, Tracer, span_below
 
 ENDPOINT, PROTOCOL = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_PROTOCOL"
 SPAN = SpanRecord("executor.infer", b"t" * 16, b"s" * 8, b"p" * 8, 1, 2, {"rows": 8})
@@ -166,6 +166,25 @@ def open_tracer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Trace
 def record(tracer: Tracer, count: int) -> None:
     for number in range(count):
         tracer.record("executor.infer", tracer.new_trace(), number, number + 1, {"rows": number})
+
+
+def test_spans_for_later_arrive_made(
+    collector: Collector, serve_grpc: Serve, open_tracer: Callable[..., Tracer]
+) -> None:
+    registry = CollectorRegistry()
+    tracer = open_tracer({ENDPOINT: f"127.0.0.1:{serve_grpc()}"}, registry)
+    parent = tracer.new_trace()
+
+    def make(new_id: NewId) -> list[SpanRecord]:
+        return [span_below(parent, new_id(), "executor.infer", n, n + 1, {}) for n in range(600)]
+
+    tracer.record_later(600, make)
+    record(tracer, 3)
+    wait_until(lambda: collector.spans == 603)
+    wait_until(
+        lambda: registry.get_sample_value("sits_spans_total", {"outcome": "exported"}) == 603
+    )
+    assert registry.get_sample_value("sits_spans_queued") == 0
 
 
 @pytest.mark.parametrize("form", ["127.0.0.1:{}", "http://127.0.0.1:{}", "http://localhost:{}/"])

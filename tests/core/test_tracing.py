@@ -1,12 +1,13 @@
 """Who is traced, how a context travels, and what the ring keeps."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sits_core.tracing import SpanRecord, TraceContext, Tracer
+from sits_core.tracing import Make, NewId, SpanRecord, TraceContext, Tracer, span_below
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 ASKED, REFUSED = f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00"
@@ -130,3 +131,47 @@ def test_spans_of_one_trace_join_by_parent() -> None:
     assert [span.name for span in spans] == ["root", "child"]
     assert spans[1].parent_id == spans[0].span_id
     assert (spans[1].links, spans[1].error) == ((other,), "boom")
+
+
+def later(parent: TraceContext, count: int, made: list[int]) -> Make:
+    """Makes `count` spans, and notes when."""
+
+    def make(new_id: NewId) -> list[SpanRecord]:
+        made.append(count)
+        return [span_below(parent, new_id(), f"later {n}", n, n + 1, {}) for n in range(count)]
+
+    return make
+
+
+def test_spans_for_later_are_made_when_somebody_looks_and_only_once() -> None:
+    own, made = tracer(1.0), []
+    parent = own.new_trace()
+    own.record("before", parent, 1, 2, {})
+    own.record_later(2, later(parent, 2, made))
+    own.record("behind", parent, 1, 2, {})
+    assert made == []
+    names = ["before", "later 0", "later 1", "behind"]
+    first = own.spans(parent.trace_id)
+    assert [span.name for span in first] == names
+    assert [span.span_id for span in own.spans()] == [span.span_id for span in first]
+    assert made == [2]
+
+
+def test_two_who_look_at_the_same_moment_see_the_same_ids() -> None:
+    own, made = tracer(1.0, ring_size=10_000), []
+    own.record_later(5000, later(own.new_trace(), 5000, made))
+    with ThreadPoolExecutor(4) as pool:
+        seen = list(pool.map(lambda _: [s.span_id for s in own.spans(limit=9999)], range(4)))
+    assert all(ids == seen[0] for ids in seen)
+    assert made == [5000]
+
+
+def test_the_ring_counts_spans_and_not_what_they_came_in() -> None:
+    own, made = tracer(1.0, ring_size=5), []
+    parent = own.new_trace()
+    for _ in range(3):
+        own.record_later(2, later(parent, 2, made))
+    assert len(own.spans()) == 4
+    own.record_later(6, later(parent, 6, made))
+    assert own.spans() == []
+    assert repr(own) == "<Tracer test ratio=1.0 kept=0>"

@@ -21,7 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from sits_core.logs import RateLimited
 from sits_core.otlp_encoding import encode, encode_resource
 from sits_core.otlp_target import Target
-from sits_core.tracing import Attribute, SpanRecord
+from sits_core.tracing import Attribute, Finished, SpanRecord, count_of, spans_of
 
 log = structlog.get_logger()
 
@@ -59,8 +59,8 @@ class SpanExporter:
     ) -> None:
         self._target, self._defaults = target, resource
         self._capacity = queue_spans
-        self._queue: deque[SpanRecord] = deque()
-        self._in_flight = 0
+        self._queue: deque[Finished] = deque()
+        self._queued = self._in_flight = 0
         self._counts = {"exported": 0, "dropped": 0, "failed": 0}
         self._lock = threading.Lock()
         self._open = True
@@ -81,13 +81,15 @@ class SpanExporter:
 
         os.register_at_fork(after_in_child=after_fork)
 
-    def offer(self, span: SpanRecord) -> None:
-        """Queue a span for export; never blocks, drops when full."""
+    def offer(self, finished: Finished) -> None:
+        """Queue spans for export; never blocks, drops when full."""
+        spans = count_of(finished)
         with self._lock:
-            if self._open and len(self._queue) < self._capacity:
-                self._queue.append(span)
+            if self._open and self._queued + spans <= self._capacity:
+                self._queue.append(finished)
+                self._queued += spans
             else:
-                self._counts["dropped"] += 1
+                self._counts["dropped"] += spans
 
     def close(self, grace_s: float = CLOSE_GRACE_S) -> None:
         """Export what is queued for at most `grace_s`; whatever the collector does, return."""
@@ -103,7 +105,7 @@ class SpanExporter:
     def counts(self) -> dict[str, int]:
         """Spans by outcome, and `queued`: those without one yet. They add up to all offered."""
         with self._lock:
-            return {**self._counts, "queued": len(self._queue) + self._in_flight}
+            return {**self._counts, "queued": self._queued + self._in_flight}
 
     def collect(self) -> Iterator[Metric]:
         """For Prometheus."""
@@ -145,10 +147,14 @@ class SpanExporter:
             return f"{type(error).__name__}: {error}"
 
     def _take(self) -> list[SpanRecord]:
+        batch: list[Finished] = []
         with self._lock:
-            batch = [self._queue.popleft() for _ in range(min(BATCH_SPANS, len(self._queue)))]
-            self._in_flight = len(batch)
-        return batch
+            self._in_flight = 0
+            while self._queue and self._in_flight < BATCH_SPANS:
+                batch.append(self._queue.popleft())
+                self._in_flight += count_of(batch[-1])
+            self._queued -= self._in_flight
+        return spans_of(batch)
 
     def _finish(self, refusal: str | None) -> None:
         with self._lock:
@@ -168,8 +174,8 @@ class SpanExporter:
         with self._lock:
             self._open = False
             self._counts["failed"] += self._in_flight
-            self._counts["dropped"] += len(self._queue)
-            self._in_flight = 0
+            self._counts["dropped"] += self._queued
+            self._queued = self._in_flight = 0
             self._queue.clear()
 
     def _after_fork(self) -> None:
@@ -178,6 +184,7 @@ class SpanExporter:
         # The parent's channel: to close or to collect it here may wait for its lost threads.
         self._not_ours, self._sender = self._sender, None
         self._queue.clear()
+        self._queued = 0
         # Not through the logger, whose lock may be held as well.
         os.write(2, FORK_WARNING)
 

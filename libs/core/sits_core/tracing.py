@@ -4,11 +4,11 @@ Finished spans lie in a bounded ring for `sits trace`, and go to an exporter thr
 an OTLP endpoint is configured (`sits_core.otlp`).
 """
 
-import contextlib
 import random
 import re
+import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 Attribute = str | int | float | bool
@@ -69,6 +69,62 @@ class SpanRecord(NamedTuple):
     error: str = ""
 
 
+def span_below(
+    parent: TraceContext,
+    span_id: bytes,
+    name: str,
+    start_ns: int,
+    end_ns: int,
+    attributes: Mapping[str, Attribute],
+    links: tuple[TraceContext, ...] = (),
+    error: str = "",
+) -> SpanRecord:
+    trace_id, parent_id = parent
+    return SpanRecord(
+        name, trace_id, span_id, parent_id, start_ns, end_ns, attributes, links, error
+    )
+
+
+NewId = Callable[[], bytes]
+Make = Callable[[NewId], list[SpanRecord]]
+"""Makes finished spans out of what it remembers; it is given what makes span ids."""
+
+
+class Later:
+    """So many finished spans that are put together when somebody wants to see them, once."""
+
+    __slots__ = ("_lock", "_make", "_new_span_id", "_spans", "count")
+
+    def __init__(self, count: int, make: Make, new_span_id: NewId, lock: threading.Lock) -> None:
+        self.count = count
+        self._make: Make | None = make
+        self._new_span_id, self._lock = new_span_id, lock
+        self._spans: list[SpanRecord] = []
+
+    def spans(self) -> list[SpanRecord]:
+        with self._lock:
+            if self._make is not None:
+                self._spans, self._make = self._make(self._new_span_id), None
+            return self._spans
+
+
+Finished = SpanRecord | Later
+
+
+def spans_of(finished: Iterable[Finished]) -> list[SpanRecord]:
+    found: list[SpanRecord] = []
+    for item in finished:
+        if isinstance(item, Later):
+            found += item.spans()
+        else:
+            found.append(item)
+    return found
+
+
+def count_of(finished: Finished) -> int:
+    return finished.count if isinstance(finished, Later) else 1
+
+
 class Tracer:
     """Decides what is sampled, makes ids, keeps finished spans. Safe from any thread.
 
@@ -87,11 +143,13 @@ class Tracer:
         # Not SystemRandom: a system call for every request. A fork would repeat ids, but
         # no SITS process forks once it serves (see docs/tracing.md).
         self._rng = rng or random.Random()  # noqa: S311 - ids must be unique, not secret
-        self._ring: deque[SpanRecord] = deque(maxlen=ring_size)
-        self._sinks: tuple[Callable[[SpanRecord], object], ...] = ()
+        self._ring: deque[Finished] = deque()
+        self._ring_size, self._kept = ring_size, 0
+        self._lock, self._making = threading.Lock(), threading.Lock()
+        self._sinks: tuple[Callable[[Finished], object], ...] = ()
 
-    def add_sink(self, sink: Callable[[SpanRecord], object]) -> None:
-        """`sink` gets every finished span, must not block and must not raise."""
+    def add_sink(self, sink: Callable[[Finished], object]) -> None:
+        """`sink` gets all that is finished, must not block and must not raise."""
         self._sinks = (*self._sinks, sink)
 
     def incoming(self, traceparent: str | None, ratio: float | None = None) -> TraceContext | None:
@@ -131,24 +189,29 @@ class Tracer:
     ) -> TraceContext:
         """Keep a finished span below `parent`; returns its context, for children."""
         own = span_id or self.new_span_id()
-        span = SpanRecord(
-            name, parent.trace_id, own, parent.span_id, start_ns, end_ns, attributes, links, error
-        )
-        self._ring.append(span)
-        for sink in self._sinks:
-            sink(span)
+        self._keep(span_below(parent, own, name, start_ns, end_ns, attributes, links, error))
         return TraceContext(parent.trace_id, own)
+
+    def record_later(self, count: int, make: Make) -> None:
+        """Keep `count` finished spans that `make` puts together when somebody wants them: many
+        spans of one batch for the price of one. `make` should not hold what is large."""
+        self._keep(Later(count, make, self.new_span_id, self._making))
 
     def spans(self, trace_id: bytes | None = None, limit: int = 1000) -> list[SpanRecord]:
         """Newest last; those of one trace, or the newest of all."""
-        chosen = [s for s in self._kept() if trace_id is None or s.trace_id == trace_id]
+        with self._lock:
+            kept = list(self._ring)
+        chosen = [s for s in spans_of(kept) if trace_id is None or s.trace_id == trace_id]
         return chosen[-limit:]
 
-    def _kept(self) -> list[SpanRecord]:
-        # No lock, for the sake of `record`: reading starts again when it got in between.
-        while True:
-            with contextlib.suppress(RuntimeError):
-                return list(self._ring)
+    def _keep(self, finished: Finished) -> None:
+        with self._lock:
+            self._ring.append(finished)
+            self._kept += count_of(finished)
+            while self._kept > self._ring_size:
+                self._kept -= count_of(self._ring.popleft())
+        for sink in self._sinks:
+            sink(finished)
 
     def __repr__(self) -> str:
-        return f"<Tracer {self.service} ratio={self.ratio} kept={len(self._ring)}>"
+        return f"<Tracer {self.service} ratio={self.ratio} kept={self._kept}>"

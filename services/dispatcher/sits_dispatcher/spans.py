@@ -3,7 +3,7 @@
 The ways are recorded here because both ends' stamps come together here.
 """
 
-from sits_core.tracing import Attribute, TraceContext, Tracer
+from sits_core.tracing import Attribute, NewId, SpanRecord, TraceContext, Tracer, span_below
 from sits_dispatcher.job import Job
 from sits_dispatcher.placer import Placed
 from sits_protos.v1.link_pb2 import StageTimes
@@ -13,29 +13,48 @@ def placed(
     tracer: Tracer, job: Job, decision: Placed, started_ns: int, origins: tuple[TraceContext, ...]
 ) -> None:
     """The way from the front, and the decision; linked to the weights it was based on."""
+    header, received_ns, sent_ns = job.header, job.received_ns, job.sent_ns
+    closed_ns, first = header.closed_unix_ns, job.moves == 0
     attributes: dict[str, Attribute] = {
         "strategy": decision.strategy,
         "instance": decision.executor,
-        "model": job.header.model,
-        "version": job.header.version,
-        "batch_rows": job.header.rows,
+        "model": header.model,
+        "version": header.version,
+        "batch_rows": header.rows,
         "moves": job.moves,
-        "waited_us": (started_ns - job.received_ns) // 1000,
+        "waited_us": (started_ns - received_ns) // 1000,
     }
-    attributes |= {f"score.{name}": round(value, 4) for name, value in decision.scores.items()}
-    for context in job.traces():
-        if job.moves == 0:
-            closed_ns = job.header.closed_unix_ns
-            tracer.record("dispatcher.receive", context, closed_ns, job.received_ns, {})
-        tracer.record(
-            "dispatcher.place", context, job.received_ns, job.sent_ns, attributes, links=origins
-        )
+    contexts, scores = list(job.traces()), decision.scores
+
+    def make(new_id: NewId) -> list[SpanRecord]:
+        scored = {f"score.{name}": round(value, 4) for name, value in scores.items()}
+        said, spans = attributes | scored, []
+        for context in contexts:
+            if first:
+                spans.append(
+                    span_below(context, new_id(), "dispatcher.receive", closed_ns, received_ns, {})
+                )
+            spans.append(
+                span_below(
+                    context, new_id(), "dispatcher.place", received_ns, sent_ns, said, origins
+                )
+            )
+        return spans
+
+    tracer.record_later(len(contexts) * (1 + first), make)
 
 
 def returned(tracer: Tracer, job: Job, times: StageTimes) -> None:
     """The ways to the executor and back."""
-    for context in job.traces():
-        tracer.record("dispatcher.send", context, job.sent_ns, times.executor_received, {})
-        tracer.record(
-            "dispatcher.return", context, times.executor_sent, times.dispatcher_returned, {}
+    contexts, sent_ns = list(job.traces()), job.sent_ns
+    arrived_ns, left_ns = times.executor_received, times.executor_sent
+    returned_ns = times.dispatcher_returned
+
+    def make(new_id: NewId) -> list[SpanRecord]:
+        ways = (
+            ("dispatcher.send", sent_ns, arrived_ns),
+            ("dispatcher.return", left_ns, returned_ns),
         )
+        return [span_below(context, new_id(), *way, {}) for context in contexts for way in ways]
+
+    tracer.record_later(2 * len(contexts), make)

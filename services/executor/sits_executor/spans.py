@@ -1,8 +1,21 @@
 """Spans of the executor's four stages, one set for each sampled request of a batch."""
 
-from sits_core.tracing import Attribute, TraceContext, Tracer
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sits_core.tracing import Attribute, Make, NewId, SpanRecord, TraceContext, Tracer, span_below
 from sits_executor.answers import Run
 from sits_executor.batch import Batch
+
+Stage = tuple[str, int, int]
+
+
+class _Sampled(NamedTuple):
+    """What is remembered of a request."""
+
+    parent: TraceContext
+    rows: int
+    error: str
 
 
 class Spans:
@@ -13,26 +26,45 @@ class Spans:
         """After the batch was answered, so that tracing delays nobody."""
         if not batch.header.trace_contexts:
             return
-        for position, request in enumerate(batch.requests):
-            context = TraceContext.from_wire(request.trace_context)
-            if context is not None:
-                self._request(batch, run, position, context)
+        sampled = [
+            _Sampled(parent, request.rows, _error(run, position))
+            for position, request in enumerate(batch.requests)
+            if (parent := TraceContext.from_wire(request.trace_context)) is not None
+        ]
+        if sampled:
+            stages = _stages(run)
+            make = self._maker(batch, run, sampled, stages)
+            self._tracer.record_later(len(sampled) * len(stages), make)
 
-    def _request(self, batch: Batch, run: Run, position: int, context: TraceContext) -> None:
-        attributes: dict[str, Attribute] = {
+    def _maker(
+        self, batch: Batch, run: Run, sampled: Sequence[_Sampled], stages: Sequence[Stage]
+    ) -> Make:
+        """Remembers names and numbers, and nothing that is large."""
+        common: dict[str, Attribute] = {
             "model": batch.header.model,
             "version": batch.header.version,
-            "rows": batch.requests[position].rows,
             "batch_rows": run.executed_rows,
             "instance": self._instance,
             "execution": run.execution,
         }
-        error = run.errors[position].reason if position in run.errors else ""
-        for name, start_ns, end_ns in _stages(run):
-            self._tracer.record(name, context, start_ns, end_ns, attributes, error=error)
+
+        def make(new_id: NewId) -> list[SpanRecord]:
+            return [
+                span_below(
+                    one.parent, new_id(), *stage, {**common, "rows": one.rows}, (), one.error
+                )
+                for one in sampled
+                for stage in stages
+            ]
+
+        return make
 
 
-def _stages(run: Run) -> list[tuple[str, int, int]]:
+def _error(run: Run, position: int) -> str:
+    return run.errors[position].reason if position in run.errors else ""
+
+
+def _stages(run: Run) -> list[Stage]:
     """Stages that were reached; each ends where the next begins."""
     stages = run.stages
     reached = [

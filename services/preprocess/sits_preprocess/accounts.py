@@ -1,10 +1,12 @@
 """What is kept about every finished request: metrics, statistics, and spans when sampled."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from sits_core.tracing import TraceContext, Tracer
+from sits_core.tracing import Attribute, NewId, SpanRecord, TraceContext, Tracer, span_below
 from sits_preprocess.oip.result import Result
 from sits_preprocess.request import Answer, Answered, Request
 from sits_preprocess.request_series import RequestSeries
@@ -29,41 +31,64 @@ class Accounts:
         outcomes = [OK if error is None else error.status.name for error in failed]
         self._series.count(answered, outcomes, ended_ns)
         self.statistics.record(answered, failed, ended_ns)
-        for (request, answer), outcome in zip(answered, outcomes, strict=True):
-            if request.parent is not None and request.trace is not None:
-                self._spans(request, answer, outcome, ended_ns, request.parent, request.trace)
+        traced = [
+            _traced(request, answer, outcome, request.parent, request.trace)
+            for (request, answer), outcome in zip(answered, outcomes, strict=True)
+            if request.parent is not None and request.trace is not None
+        ]
+        if traced:
+            count = sum([1 + bool(one.closed_ns) + bool(one.returned_ns) for one in traced])
+            self._tracer.record_later(count, partial(_spans, traced, ended_ns))
 
-    def _spans(
-        self,
-        request: Request,
-        answer: Answer,
-        outcome: str,
-        ended_ns: int,
-        parent: TraceContext,
-        own: TraceContext,
-    ) -> None:
-        self._tracer.record(
-            "preprocess.request",
-            parent,
-            request.received_ns,
-            ended_ns,
-            {
-                "model": request.model,
-                "version": request.version,
-                "tenant": request.tenant,
-                "rows": request.rows,
-                "bytes": request.payload_bytes,
-            },
-            span_id=own.span_id,
-            error="" if outcome == OK else outcome,
+
+class _Traced(NamedTuple):
+    """What is remembered of a sampled request; `own` is the context of its span."""
+
+    parent: TraceContext
+    own: TraceContext
+    received_ns: int
+    closed_ns: int
+    returned_ns: int
+    model: str
+    version: str
+    tenant: str
+    rows: int
+    payload_bytes: int
+    error: str
+
+
+def _traced(
+    request: Request, answer: Answer, outcome: str, parent: TraceContext, own: TraceContext
+) -> _Traced:
+    times = answer.run.times
+    return _Traced(
+        parent, own, request.received_ns, times.batch_closed,
+        times.dispatcher_returned, request.model, request.version, request.tenant, request.rows,
+        request.payload_bytes, "" if outcome == OK else outcome,
+    )  # fmt: skip
+
+
+def _spans(traced: Sequence[_Traced], ended_ns: int, new_id: NewId) -> list[SpanRecord]:
+    return [span for one in traced for span in _of_request(one, ended_ns, new_id)]
+
+
+def _of_request(one: _Traced, ended_ns: int, new_id: NewId) -> Iterator[SpanRecord]:
+    """The request itself, its wait for a batch, and the way of its answer to the client."""
+    said: dict[str, Attribute] = {
+        "model": one.model,
+        "version": one.version,
+        "tenant": one.tenant,
+        "rows": one.rows,
+        "bytes": one.payload_bytes,
+    }
+    yield span_below(
+        one.parent, one.own.span_id, "preprocess.request", one.received_ns, ended_ns, said,
+        error=one.error,
+    )  # fmt: skip
+    if one.closed_ns:
+        waited: dict[str, Attribute] = {"model": one.model, "tenant": one.tenant}
+        yield span_below(
+            one.own, new_id(), "preprocess.queue", one.received_ns, one.closed_ns, waited
         )
-        if closed_ns := answer.run.times.batch_closed:
-            self._tracer.record(
-                "preprocess.queue",
-                own,
-                request.received_ns,
-                closed_ns,
-                {"model": request.model, "tenant": request.tenant},
-            )
-        if returned_ns := answer.run.times.dispatcher_returned:
-            self._tracer.record("preprocess.answer", own, returned_ns, ended_ns, {})
+    if one.returned_ns:
+        yield span_below(one.own, new_id(), "preprocess.answer", one.returned_ns, ended_ns, {})
