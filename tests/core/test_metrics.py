@@ -14,6 +14,7 @@ from sits_core.metrics import (
     MAX_SERIES,
     OVERFLOW,
     BoundedLabel,
+    PayloadCopies,
     ProcessRegistry,
     fair_shares,
     serve_metrics,
@@ -123,3 +124,15 @@ def test_a_taken_port_is_refused_with_its_name() -> None:
 def test_an_address_that_is_none_is_refused_with_its_name(bind: str) -> None:
     with pytest.raises(SettingsError, match=bind):
         serve_metrics(bind, CollectorRegistry())
+
+
+def test_copies_are_counted_in_bytes_and_in_whole_payloads() -> None:
+    registry = CollectorRegistry()
+    copies = PayloadCopies(registry)
+    copies.count("batch", 3 * 200, 200, requests=2)
+    copies.count("batch", 50, 200, requests=4)
+    copies.count("result", 0, 700, requests=1)
+    copies.count("result", 0, 0, requests=1)
+    assert registry.get_sample_value("sits_copied_bytes_total", {"stage": "batch"}) == 650
+    assert registry.get_sample_value("sits_payload_copies_total", {"stage": "batch"}) == 7
+    assert registry.get_sample_value("sits_payload_copies_total", {"stage": "result"}) == 0

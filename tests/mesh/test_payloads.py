@@ -84,6 +84,26 @@ def test_large_tensors_go_through_the_pool_and_its_slots_come_back(mesh: Mesh) -
         )
 
 
+def test_a_payload_in_a_slot_is_not_copied_between_services(mesh: Mesh) -> None:
+    """The front door takes it out of the message and the slot of the result; behind it
+    nobody copies anything. Small ones are carried from message to message."""
+    behind = (mesh.addresses.admin, *(metrics for _, metrics in mesh.addresses.executors))
+
+    def copied() -> tuple[float, float]:
+        own = metric(mesh.addresses.front_metrics, "sits_copied_bytes_total")
+        return own, sum(metric(address, "sits_copied_bytes_total") for address in behind)
+
+    infer(mesh, 1)
+    at_front, inside = copied()
+    infer(mesh, 1, count=3)
+    wait_until(lambda: copied() == (at_front + 3 * 3 * MB, inside), 10, "copies of large ones")
+    at_front, inside = copied()
+    infer(mesh, 1 / 1024, count=3)
+    small = 3 << 10
+    expected = (at_front + (1 + 4 + 2 + 1) * small, inside + (3 + 3 + 2 + 4) * small)
+    wait_until(lambda: copied() == expected, 10, "copies of small ones")
+
+
 def test_large_tensors_pass_every_hop_and_leave_no_memory_behind(mesh: Mesh) -> None:
     """OIP-10. Processes give back what they do not need after some idle seconds."""
     before = {name: private_bytes(pid_of(mesh, name)) for name in SERVICES}

@@ -119,7 +119,7 @@ class Dispatcher:
             outcome = self.guard.ended(job, header, now_ns())
             self.placer.finished(job, header.times)
             self._signals.returned(job, header.times)
-            self._metrics.returned(executor_id, job, failed=header.HasField("error"))
+            self._metrics.returned(executor_id, header, failed=header.HasField("error"))
             if self._try_elsewhere(job, outcome):
                 job.failed_on.add(executor_id)
                 self._move(job)
@@ -258,7 +258,9 @@ class Dispatcher:
         header.batch_id, header.moves = job.key, job.moves
         shared = job.executor in self._sharing
         header.results_by_reference = shared and job.front.shares_memory
-        body = job.body if shared or not header.by_reference else inlined(job.body, self._reader)
+        body = job.body
+        if header.by_reference and not shared:
+            body, header.inline_bytes = inlined(body, self._reader), header.payload_bytes
         return wire.join(wire.BATCH, header.SerializeToString(), body)
 
     def _answer(self, job: Job, header: ResultHeader, body: bytes | memoryview) -> None:

@@ -4,9 +4,10 @@ from functools import lru_cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from sits_core.metrics import BoundedLabel
+from sits_core.metrics import BoundedLabel, PayloadCopies
 from sits_dispatcher.job import Job
 from sits_dispatcher.placer import Placed
+from sits_protos.v1.link_pb2 import ResultHeader
 from sits_scheduling.governance import Plan
 from sits_scheduling.signals import SIGNALS, Sample
 
@@ -21,6 +22,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._model, self._instance = BoundedLabel(), BoundedLabel()
+        self._copies = PayloadCopies(registry)
         # Finding a series by its labels costs several times what counting does.
         self._of_model = lru_cache(_REMEMBERED)(self._find_model)
         self._of_instance = lru_cache(_REMEMBERED)(self._find_instance)
@@ -83,6 +85,8 @@ class Metrics:
         self.executors = Gauge("sits_dispatcher_executors", "Linked executors", registry=registry)
 
     def placed(self, placed: Placed, job: Job) -> None:
+        header = job.header
+        self._pass_on(header.inline_bytes, header.payload_bytes, header.requests)
         batches, rows = self._of_model(job.header.model, placed.strategy)
         batches.inc()
         rows.inc(job.header.rows)
@@ -90,7 +94,8 @@ class Metrics:
         if job.moves:
             self._moves.inc()
 
-    def returned(self, instance: str, _job: Job, *, failed: bool) -> None:
+    def returned(self, instance: str, header: ResultHeader, *, failed: bool) -> None:
+        self._pass_on(header.inline_bytes, header.payload_bytes, header.requests)
         self._of_instance(self._instance(instance), "error" if failed else "ok").inc()
 
     def refused(self, reason: str) -> None:
@@ -118,3 +123,7 @@ class Metrics:
 
     def _find_instance(self, instance: str, outcome: str) -> Counter:
         return self._returned.labels(instance, outcome)
+
+    def _pass_on(self, inline_bytes: int, payload_bytes: int, requests: int) -> None:
+        """Out of one link, behind a new head, into another link."""
+        self._copies.count("forward", 3 * inline_bytes, payload_bytes, requests)

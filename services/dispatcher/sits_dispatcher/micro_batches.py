@@ -48,6 +48,7 @@ def _part(header: BatchHeader, whole: LinkMessage, first: int, end: int) -> Part
     own.CopyFrom(header)
     own.requests, own.rows = end - first, starts[end] - starts[first]
     own.payload_bytes = sum(_size(t) for t in inputs)
+    own.inline_bytes = sum(_size(t) for t in inputs if t.WhichOneof("payload") == "inline")
     body = LinkMessage(requests=requests, inputs=inputs)
     return Part(own, body.SerializeToString(), first)
 

@@ -38,7 +38,8 @@ class Stages:
 
 @dataclass(slots=True)
 class Run:
-    """What one batch came to: errors by position, outputs of all the others."""
+    """What one batch came to: errors by position, outputs of all the others, their bytes and
+    those of them that are in its message."""
 
     stages: Stages
     errors: Drops = field(default_factory=dict)
@@ -46,6 +47,8 @@ class Run:
     executed_rows: int = 0
     execution: int = 0
     failed_runs: int = 0
+    output_bytes: int = 0
+    inline_bytes: int = 0
 
 
 def result(batch: Batch, run: Run, instance: str, version: str) -> LinkMessage:
@@ -59,6 +62,8 @@ def result(batch: Batch, run: Run, instance: str, version: str) -> LinkMessage:
         executed_rows=run.executed_rows,
         version=version,
         execution=run.execution,
+        payload_bytes=run.output_bytes,
+        inline_bytes=run.inline_bytes,
     )
     return LinkMessage(result=header, results=_results(batch, run.errors), outputs=run.outputs)
 

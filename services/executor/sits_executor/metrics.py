@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from sits_core.errors import Cancelled, DeadlineExceeded
-from sits_core.metrics import BoundedLabel
+from sits_core.metrics import BoundedLabel, PayloadCopies
 from sits_executor.answers import Run
 from sits_executor.batch import Batch
 
@@ -17,6 +17,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.label = BoundedLabel()
+        self.copies = PayloadCopies(registry)
         self.batches = Counter(
             "sits_executor_batches", "Batches answered", ["model"], registry=registry
         )
@@ -63,9 +64,18 @@ class ModelMetrics:
     def ran(self, batch: Batch, run: Run) -> None:
         self._batches.inc()
         self._rows.inc(run.executed_rows)
+        self._copied(batch, run)
         if run.failed_runs:
             self._failed_runs.inc(run.failed_runs)
         for error in run.errors.values():
             self._metrics.errors.labels(self._label, error.reason).inc()
             if run.execution == 0 or isinstance(error, Cancelled | DeadlineExceeded):
                 self._metrics.dropped.labels(error.reason).inc()
+
+    def _copied(self, batch: Batch, run: Run) -> None:
+        """Inputs that came inline: out of the link and out of the message. Outputs that go
+        inline: out of the array, into the message, its bytes, and the link."""
+        header, requests = batch.header, len(batch.requests)
+        count = self._metrics.copies.count
+        count("input", 2 * header.inline_bytes, header.payload_bytes, requests)
+        count("output", 4 * run.inline_bytes, run.output_bytes, requests)

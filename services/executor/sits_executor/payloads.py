@@ -17,15 +17,22 @@ Room = tuple[memoryview, PayloadRef]
 
 
 class Reservation:
-    """Slots for the outputs of one batch. Call it for room; `undo` gives all of it back."""
+    """Slots for the outputs of one batch. Call it for room; `undo` gives all of it back.
+
+    `asked_bytes` and `inline_bytes` tell how much was asked for, and got no room.
+    """
 
     def __init__(self, payloads: "Payloads", holder: str, by_reference: bool) -> None:
         self._payloads, self._holder, self._by_reference = payloads, holder, by_reference
         self._taken: list[PayloadRef] = []
+        self.asked_bytes = self.inline_bytes = 0
 
     def __call__(self, length: int) -> Room | None:
         room = self._payloads.take(length, self._holder) if self._by_reference else None
-        if room is not None:
+        self.asked_bytes += length
+        if room is None:
+            self.inline_bytes += length
+        else:
             self._taken.append(room[1])
         return room
 

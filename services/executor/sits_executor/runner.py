@@ -87,6 +87,7 @@ class Runner:
         room = self._payloads.reserve(batch.holder, batch.header.results_by_reference)
         try:
             run.outputs = results.pack(columns, self._contract, rows, room)
+            run.output_bytes, run.inline_bytes = room.asked_bytes, room.inline_bytes
         except BaseException:
             room.undo()
             raise

@@ -1,7 +1,7 @@
 """Requests into one columnar batch message, and a result message into their answers."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sits_core.errors import Internal, SitsError, from_proto
 from sits_preprocess.payloads import request_sizes
@@ -22,24 +22,36 @@ class Batch(Protocol):
     closed_ns: int
 
 
-def build(sent: Batch, requests: Sequence[Request], put: Put) -> tuple[bytes, list[PayloadRef]]:
-    """The message for a batch of requests with equal keys, and the slots it uses.
+class Built(NamedTuple):
+    """A batch's message, the slots it uses, and how much of its payload is in itself."""
+
+    message: bytes
+    slots: list[PayloadRef]
+    payload_bytes: int
+    inline_bytes: int
+
+
+def build(sent: Batch, requests: Sequence[Request], put: Put) -> Built:
+    """The message for a batch of requests with equal keys.
 
     `put` writes a column into shared memory, or says None: then it travels inline.
     """
     message = LinkMessage()
     for request in requests:
         _add_header(message, request)
-    _fill_header(message.batch, sent, requests)
-    rows = message.batch.rows if len(requests) > 1 else None
+    header = message.batch
+    _fill_header(header, sent, requests)
+    rows = header.rows if len(requests) > 1 else None
     slots: list[PayloadRef] = []
     for column in zip(*[r.inputs for r in requests], strict=True):
         slot = put(column)
         if slot is not None:
             slots.append(slot)
         _fill_tensor(message.inputs.add(), column, rows, slot)
-    message.batch.by_reference = bool(slots)
-    return message.SerializeToString(), slots
+    header.by_reference = bool(slots)
+    payload, inline = header.payload_bytes, header.payload_bytes - sum([s.length for s in slots])
+    header.inline_bytes = inline
+    return Built(message.SerializeToString(), slots, payload, inline)
 
 
 def answers(

@@ -75,7 +75,7 @@ class Engine:
         )
         self._lock = threading.Lock()
         self._timer = Timer("engine timer")
-        self._outbox = Outbox(self._lock, payloads)
+        self._outbox = Outbox(self._lock, payloads, metrics)
         self._queues = Queues(settings, self.catalog, self._outbox, metrics, self._wake_at, tenants)
         self._expiry_armed_ns = 0
         self._draining = False
@@ -224,6 +224,7 @@ class Engine:
             message = LinkMessage()  # fits no batch
         run = batch_message.run_of(header, sent.closed_ns, now_ns())
         answers = batch_message.answers(header, message, part, run, self._payloads.fetch)
+        self._metrics.returned(header)
         slots = [t.reference for t in message.outputs if t.HasField("reference")]
         if slots:
             release = Release(instance=header.instance, slots=slots)

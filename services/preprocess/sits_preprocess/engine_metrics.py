@@ -2,6 +2,9 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from sits_core.metrics import PayloadCopies
+from sits_preprocess.batch_message import Built
+from sits_protos.v1.link_pb2 import ResultHeader
 from sits_scheduling.batching import CloseReason
 from sits_scheduling.quotas import Reason
 
@@ -15,6 +18,7 @@ class EngineMetrics:
         closed = Counter(
             "sits_batch_closed", "Batches by why they were closed", ["reason"], registry=registry
         )
+        self._copies = PayloadCopies(registry)
         self._closed = {reason: closed.labels(reason.name.lower()) for reason in CloseReason}
         self._requests = Histogram(
             "sits_batch_requests", "Requests in a batch", buckets=_SIZES, registry=registry
@@ -39,3 +43,17 @@ class EngineMetrics:
         self._closed[reason].inc()
         self._requests.observe(requests)
         self._rows.observe(rows)
+
+    def sent(self, built: Built, requests: int) -> None:
+        """Out of the clients' messages; what goes inline also into one piece, the message, its
+        bytes, and the link."""
+        payload = built.payload_bytes
+        self._copies.count("request", payload, payload, requests)
+        self._copies.count("batch", 4 * built.inline_bytes, payload, requests)
+
+    def returned(self, header: ResultHeader) -> None:
+        """What came inline out of the link and out of the message, the rest out of its slot;
+        then into the responses."""
+        payload, requests = header.payload_bytes, header.requests
+        self._copies.count("result", payload + header.inline_bytes, payload, requests)
+        self._copies.count("response", payload, payload, requests)

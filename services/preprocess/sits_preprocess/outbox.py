@@ -10,6 +10,7 @@ from sits_channel.link import Link
 from sits_preprocess import batch_message
 from sits_preprocess.batcher import ModelBatcher
 from sits_preprocess.dispatch_link import DispatchLink, Sent, capacity
+from sits_preprocess.engine_metrics import EngineMetrics
 from sits_preprocess.payloads import Payloads
 from sits_preprocess.request import ModelKey, Request, TensorData
 from sits_protos.v1.common_pb2 import PayloadRef
@@ -37,8 +38,8 @@ class Outbox:
     and writes the messages without the lock.
     """
 
-    def __init__(self, lock: threading.Lock, payloads: Payloads) -> None:
-        self._lock, self._payloads = lock, payloads
+    def __init__(self, lock: threading.Lock, payloads: Payloads, metrics: EngineMetrics) -> None:
+        self._lock, self._payloads, self._metrics = lock, payloads, metrics
         self.links: dict[Link, DispatchLink] = {}
         self._stranded: list[Sent] = []
         self._ids = count(1)
@@ -129,10 +130,11 @@ class Outbox:
         """Build and write. What a link does not take is stranded."""
         for link, sent in outgoing:
             put = partial(self._put, link, sent)
-            message, slots = batch_message.build(sent, sent.requests, put)
-            if slots and not self._own(link, sent, slots):
+            built = batch_message.build(sent, sent.requests, put)
+            self._metrics.sent(built, len(sent.requests))
+            if built.slots and not self._own(link, sent, built.slots):
                 continue
-            if not link.link.write(message).accepted:
+            if not link.link.write(built.message).accepted:
                 with self._lock:
                     if link.take_back(sent):
                         self._free(sent)

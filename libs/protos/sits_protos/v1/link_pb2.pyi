@@ -564,6 +564,7 @@ class BatchHeader(_message.Message):
     RESULTS_BY_REFERENCE_FIELD_NUMBER: _builtins.int
     BY_REFERENCE_FIELD_NUMBER: _builtins.int
     OLDEST_QUEUED_UNIX_NS_FIELD_NUMBER: _builtins.int
+    INLINE_BYTES_FIELD_NUMBER: _builtins.int
     batch_id: _builtins.int
     """Chosen by the sender, unique within the stream."""
     model: _builtins.str
@@ -596,6 +597,8 @@ class BatchHeader(_message.Message):
     """At least one input is in the sender's pool."""
     oldest_queued_unix_ns: _builtins.int
     """Since when the longest waiting of its requests was queued, on the sender's clock."""
+    inline_bytes: _builtins.int
+    """Of payload_bytes, those that are in this message."""
     @_builtins.property
     def trace_contexts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Contexts of the sampled requests, see RequestHeader.trace_context."""
@@ -627,10 +630,11 @@ class BatchHeader(_message.Message):
         results_by_reference: _builtins.bool = ...,
         by_reference: _builtins.bool = ...,
         oldest_queued_unix_ns: _builtins.int = ...,
+        inline_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "by_reference", b"by_reference", "close_reason", b"close_reason", "closed_unix_ns", b"closed_unix_ns", "earliest_deadline_unix_ns", b"earliest_deadline_unix_ns", "latest_deadline_unix_ns", b"latest_deadline_unix_ns", "model", b"model", "moves", b"moves", "oldest_queued_unix_ns", b"oldest_queued_unix_ns", "payload_bytes", b"payload_bytes", "payload_host", b"payload_host", "payload_numa_node", b"payload_numa_node", "priority", b"priority", "request_ids", b"request_ids", "requests", b"requests", "results_by_reference", b"results_by_reference", "rows", b"rows", "tenant", b"tenant", "trace_contexts", b"trace_contexts", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "by_reference", b"by_reference", "close_reason", b"close_reason", "closed_unix_ns", b"closed_unix_ns", "earliest_deadline_unix_ns", b"earliest_deadline_unix_ns", "inline_bytes", b"inline_bytes", "latest_deadline_unix_ns", b"latest_deadline_unix_ns", "model", b"model", "moves", b"moves", "oldest_queued_unix_ns", b"oldest_queued_unix_ns", "payload_bytes", b"payload_bytes", "payload_host", b"payload_host", "payload_numa_node", b"payload_numa_node", "priority", b"priority", "request_ids", b"request_ids", "requests", b"requests", "results_by_reference", b"results_by_reference", "rows", b"rows", "tenant", b"tenant", "trace_contexts", b"trace_contexts", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -638,6 +642,8 @@ Global___BatchHeader: _TypeAlias = BatchHeader  # noqa: Y015
 
 @_typing.final
 class RequestHeader(_message.Message):
+    """Senders may leave out 1 to 3, 7 and 8: BatchHeader sums them up."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -731,6 +737,8 @@ class ResultHeader(_message.Message):
     EXECUTED_ROWS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     EXECUTION_FIELD_NUMBER: _builtins.int
+    PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
+    INLINE_BYTES_FIELD_NUMBER: _builtins.int
     batch_id: _builtins.int
     first_request: _builtins.int
     """The part of the sender's batch that this message answers."""
@@ -742,6 +750,9 @@ class ResultHeader(_message.Message):
     version: _builtins.str
     execution: _builtins.int
     """Order in which this executor ran batches, for explanations."""
+    payload_bytes: _builtins.int
+    """Of the outputs: all, and those that are in this message."""
+    inline_bytes: _builtins.int
     @_builtins.property
     def times(self) -> Global___StageTimes: ...
     @_builtins.property
@@ -760,10 +771,12 @@ class ResultHeader(_message.Message):
         executed_rows: _builtins.int = ...,
         version: _builtins.str = ...,
         execution: _builtins.int = ...,
+        payload_bytes: _builtins.int = ...,
+        inline_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "error", b"error", "executed_rows", b"executed_rows", "execution", b"execution", "first_request", b"first_request", "instance", b"instance", "requests", b"requests", "times", b"times", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "error", b"error", "executed_rows", b"executed_rows", "execution", b"execution", "first_request", b"first_request", "inline_bytes", b"inline_bytes", "instance", b"instance", "payload_bytes", b"payload_bytes", "requests", b"requests", "times", b"times", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
