@@ -1,6 +1,6 @@
 """One run of a serving mesh at one offered load, as a job that a process can be given."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,6 +34,9 @@ NAIVE = System("naive", "random", 0, 0, admission=False)
 
 FULL = System("full", "topo_aware", TRANSFORMER.max_rows, 3, admission=True)
 
+FULL_AT_RANDOM = replace(FULL, name="full, placed at random", strategy="random")
+"""Only the placement differs from `FULL`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -48,7 +51,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What one run showed. Latencies are of answered requests, shares are of all."""
+    """What one run showed. Latencies are of answered requests, shares are of all; the rates
+    are what came, which a trace makes somewhat more or less than was asked for."""
 
     system: str
     offered_per_s: float
@@ -68,14 +72,15 @@ def run_job(job: Job) -> Point:
     load = requests(job)
     mesh = Mesh(cluster, TRANSFORMER, load, _plan(job, int(load.at_ns[-1])))
     results = mesh.run().results().after(mesh.plan.warm_up * load.duration_s)
+    came_per_s = len(results) / ((1.0 - mesh.plan.warm_up) * load.duration_s)
     return Point(
         job.system.name,
-        job.offered_per_s,
+        came_per_s,
         len(load),
         results.percentile_ms(50),
         results.percentile_ms(99),
         results.attainment,
-        results.attainment * job.offered_per_s,
+        results.attainment * came_per_s,
         mesh.meter.utilisation,
         sum(device.rows for device in mesh.devices) / mesh.dispatcher.decisions,
         mesh.dispatcher.decisions / load.duration_s,

@@ -1,16 +1,18 @@
 """1,024 GPUs: topology-aware placement against random, the full mesh against a naive one."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sits_sim.figures import Figure, Panel, Report, Series, at_least, higher, lower, plain
+from sits_sim.figures import Figure, Panel, Report, Series, at_least, at_most, higher, lower, plain
 from sits_sim.gang_run import GangResult, GangTask, run_gangs
-from sits_sim.parallel import run_all
+from sits_sim.parallel import cores, run_all
 from sits_sim.progress import Progress
 from sits_sim.scenarios.size import Size
 from sits_sim.serving import (
     FULL,
+    FULL_AT_RANDOM,
     NAIVE,
     Job,
     Point,
@@ -29,31 +31,44 @@ FULL_LOADS: Final = (0.3, 0.6, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05)
 HEADLINE_REQUESTS: Final = 750_000
 SWEEP_REQUESTS: Final = {NAIVE.name: 150_000, FULL.name: 500_000}
 WITHIN_SLO: Final = 0.99
-FAULTY_LOAD: Final = 0.8
-FAULTY_REQUESTS: Final = 300_000
+USUAL_LOAD: Final = 0.8
+"""At which the full mesh is run with faults, and with random placement alone."""
+USUAL_REQUESTS: Final = 300_000
+LEAST_REQUESTS: Final = 500_000
+LONGEST_S: Final = 600.0
 GANG_REQUESTS: Final = 500_000
-GANGS_PER_GPU_S: Final = 2.0
+GANGS_PER_GPU_S: Final = 1.0
 """As much as random placement can bear: across nodes its collectives take many times longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The sweep of each system, both at the naive mesh's saturation, and the full one while
-    devices die and others are slow."""
+    """The sweep of each system, both at the naive mesh's saturation, and the full one at its
+    usual load: placed at random, placed by topology, and while devices die."""
 
     naive: list[Point]
     full: list[Point]
     naive_saturated: Point
     full_there: Point
+    at_random: Point
+    by_topology: Point
     with_faults: Point
+
+    @property
+    def sweep(self) -> list[Point]:
+        return [*self.naive, *self.full]
 
 
 def run(size: Size, progress: Progress) -> Report:
+    started_s = time.perf_counter()
     gangs = place(size, progress)
     found = serve(size, progress)
-    points = [*found.naive, *found.full]
     figures = [*gang_figures(*gangs), *serving_figures(found)]
-    figures += [figure for point in points for figure in sweep_figures(point)]
+    figures += [
+        at_least("requests simulated", requests_of(found), "", size.of(LEAST_REQUESTS)),
+        at_most("time it took", time.perf_counter() - started_s, "s", LONGEST_S),
+    ]
+    figures += [figure for point in found.sweep for figure in sweep_figures(point)]
     return Report(parameters(size, found, gangs), figures, panels(found))
 
 
@@ -67,10 +82,13 @@ def parameters(
         "naive_saturation_per_s": round(found.naive_saturated.offered_per_s),
         "requests_at_saturation": found.naive_saturated.requests,
         "requests_placed": gangs[0].requests,
-        "requests_in_all": sum(r.requests for r in gangs)
-        + sum(p.requests for p in (*found.naive, *found.full, found.naive_saturated,
-                                   found.full_there, found.with_faults)),
-    }  # fmt: skip
+        "cores": cores(),
+    }
+
+
+def requests_of(found: Serving) -> int:
+    """Of the largest run: the one at the naive mesh's saturation."""
+    return found.naive_saturated.requests
 
 
 def place(size: Size, progress: Progress) -> tuple[GangResult, GangResult]:
@@ -109,12 +127,15 @@ def serve(size: Size, progress: Progress) -> Serving:
 
     # The longest first, so that no core waits for a long run at the end.
     jobs = [job(system, naive_per_s, HEADLINE_REQUESTS) for system in (NAIVE, FULL)]
-    jobs += [replace(job(FULL, FAULTY_LOAD * full_per_s, FAULTY_REQUESTS), faults=True)]
+    usual = [job(one, USUAL_LOAD * full_per_s, USUAL_REQUESTS) for one in (FULL_AT_RANDOM, FULL)]
+    jobs += [*usual, replace(usual[-1], faults=True)]
     jobs += [job(FULL, x * full_per_s, SWEEP_REQUESTS[FULL.name]) for x in FULL_LOADS]
     jobs += [job(NAIVE, x * naive_per_s, SWEEP_REQUESTS[NAIVE.name]) for x in NAIVE_LOADS]
-    naive, full, faulty, *rest = run_all(run_job, jobs, progress, "serving", size.workers)
+    naive, full, at_random, by_topology, faulty, *rest = run_all(
+        run_job, jobs, progress, "serving", size.workers
+    )
     end = len(FULL_LOADS)
-    return Serving(rest[end:], rest[:end], naive, full, faulty)
+    return Serving(rest[end:], rest[:end], naive, full, at_random, by_topology, faulty)
 
 
 def best(points: Sequence[Point]) -> Point:
@@ -138,6 +159,11 @@ def serving_figures(found: Serving) -> list[Figure]:
             at_best[0].goodput_per_s, 8.1,
         ),
         at_least("utilisation at the knee", knee(found.full).utilisation, "", 0.924),
+        plain("load deviation at 80 % load, only placed at random",
+              found.at_random.load_deviation_ms, "ms"),
+        plain("load deviation at 80 % load", found.by_topology.load_deviation_ms, "ms"),
+        plain("p99 at 80 % load, only placed at random", found.at_random.p99_ms, "ms"),
+        plain("p99 at 80 % load", found.by_topology.p99_ms, "ms"),
         plain("answered in time while 1 % of GPUs die and 2 % are slow",
               found.with_faults.attainment, ""),
         plain("p99 while 1 % of GPUs die and 2 % are slow", found.with_faults.p99_ms, "ms"),
