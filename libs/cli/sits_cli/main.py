@@ -12,6 +12,7 @@ from sits_cli.commands import (
     explain,
     infer,
     models,
+    probe,
     shadow,
     simulate,
     status,
@@ -40,6 +41,7 @@ app.add_typer(models.app, name="models")
 app.command("infer")(infer.infer)
 app.command("trace")(trace.trace)
 app.command("topology")(topology.topology)
+app.command("probe")(probe.probe)
 app.command("switch")(switch.switch)
 app.command("shadow")(shadow.shadow)
 app.command("explain")(explain.explain)

@@ -1,8 +1,10 @@
 """Builds the topology service from its settings and runs it."""
 
 import threading
+import time
 from contextlib import ExitStack
 from importlib.metadata import version
+from pathlib import Path
 
 from sits_core.clock import now_ns
 from sits_core.identity import host_id, new_process_id
@@ -17,11 +19,12 @@ from sits_protos.v1.control_pb2_grpc import add_ControlServicer_to_server
 from sits_protos.v1.link_pb2 import ROLE_TOPOLOGY, Hello
 from sits_protos.v1.registry_pb2 import Lease
 from sits_protos.v1.topology_pb2_grpc import add_TopologyServicer_to_server
+from sits_topology.measured import MeasuredSource
 from sits_topology.metrics import DeviceCollector, PublishMetrics
 from sits_topology.publisher import Publisher
 from sits_topology.servicer import SnapshotServicer, TopologyControl
 from sits_topology.settings import TopologySettings
-from sits_topology.sources import choose_source
+from sits_topology.sources import Source, choose_source
 from sits_topology.store import SnapshotStore
 
 FIRST_READ_POLL_S = 0.02
@@ -36,7 +39,7 @@ def serve(settings: TopologySettings, stop: threading.Event) -> None:
         tracer = stack.enter_context(open_tracer("topology", settings, registry, identity.id))
         shared = connect(settings, registry)
         publisher = Publisher(
-            choose_source(settings.topology_source),
+            source_of(settings),
             store,
             shared,
             tracer,
@@ -59,6 +62,15 @@ def serve(settings: TopologySettings, stop: threading.Event) -> None:
         server.set_ready(not stop.is_set())
         stop.wait()
         server.set_ready(False)
+
+
+def source_of(settings: TopologySettings) -> Source:
+    """What the settings name, with measured links where they name a file of `sits probe`."""
+    source = choose_source(settings.topology_source)
+    if not settings.topology_measured:
+        return source
+    path, max_age_s = Path(settings.topology_measured), settings.topology_measured_max_age_s
+    return MeasuredSource(source, path, max_age_s, time.time)
 
 
 def build_server(

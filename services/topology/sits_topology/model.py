@@ -67,6 +67,7 @@ class Link:
     lanes: int | None = None
     bandwidth_gbps: float | None = None
     numa_distance: int | None = None
+    latency_us: float | None = None
     measured: bool = False
 
     def reversed(self) -> "Link":

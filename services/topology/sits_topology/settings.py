@@ -25,3 +25,12 @@ class TopologySettings(Settings):
         le=10,
         description="seconds between publications; what is published lives for 15",
     )
+    topology_measured: str = Field(
+        default="",
+        description="file of `sits probe` whose bandwidths replace nominal ones; empty = none",
+    )
+    topology_measured_max_age_s: float = Field(
+        default=30 * 86_400.0,
+        gt=0,
+        description="seconds after which a measurement no longer counts",
+    )

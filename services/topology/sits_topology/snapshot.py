@@ -49,6 +49,7 @@ def _link(link: Link) -> pb.DeviceLink:
         knowledge=pb.LinkKnowledge.ValueType(link.knowledge.value),
         lanes=link.lanes or 0,
         bandwidth_gbps=link.bandwidth_gbps or 0.0,
+        latency_us=link.latency_us or 0.0,
         measured=link.measured,
     )
     setattr(message, "from", link.source)  # a keyword of Python

@@ -1,0 +1,1 @@
+"""`python -m sits_topology.probe`: times real copies and collectives of this host."""
