@@ -1,6 +1,6 @@
 """A circuit breaker for each executor: keeps work away from a broken one, and lets it back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
@@ -194,6 +194,11 @@ class Breakers:
     def blocked(self, now_ns: int) -> list[str]:
         """Executors that get nothing now: `excluded` of a placement."""
         return [e for e, breaker in self._tripped.items() if not breaker.lets_through(now_ns)]
+
+    def tripped(self) -> Collection[str]:
+        """Executors whose breaker is not closed: `excluded` for an owner that sends the probes
+        itself, of what is `due`."""
+        return self._tripped.keys()
 
     def due(self, now_ns: int) -> list[str]:
         """Executors that want a probe now."""

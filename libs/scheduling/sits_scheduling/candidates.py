@@ -200,6 +200,20 @@ class ExecutorTable:
         columns = self._models.get(model)
         return len(columns.serving()) if columns else 0
 
+    def busy(self, model: str) -> list[str]:
+        """Executors that serve it and could not start another batch at once."""
+        columns = self._models.get(model)
+        if columns is None:
+            return []
+        serving = columns.serving()
+        full = self._loads.batches[serving] >= columns.parallel[serving]
+        return [str(executor) for executor in self._ids[serving[full]]]
+
+    def servers(self, model: str) -> list[str]:
+        """Executors that serve it."""
+        columns = self._models.get(model)
+        return [str(e) for e in self._ids[columns.serving()]] if columns is not None else []
+
     def others(self, model: str, but: Collection[str]) -> bool:
         """Whether anybody besides `but` serves it."""
         columns = self._models.get(model)

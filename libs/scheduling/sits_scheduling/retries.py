@@ -5,7 +5,7 @@ from typing import Final
 from sits_scheduling.outcomes import Outcome
 
 NS_PER_S: Final = 1_000_000_000
-_AGAIN: Final = frozenset({Outcome.FAULT, Outcome.BACK_PRESSURE})
+AGAIN: Final = frozenset({Outcome.FAULT, Outcome.BACK_PRESSURE})
 """Inference has no side effects, so that both are safe elsewhere."""
 
 
@@ -55,7 +55,7 @@ class Retries:
         self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int, service_ns: float
     ) -> bool:
         """`attempts` were made so far, the failed one included; `deadline_ns` 0 = none."""
-        if outcome not in _AGAIN or attempts > self._most:
+        if outcome not in AGAIN or attempts > self._most:
             return False
         if deadline_ns and now_ns + service_ns > deadline_ns:
             return False

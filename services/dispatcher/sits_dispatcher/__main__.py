@@ -38,6 +38,7 @@ from sits_scheduling.strategies import Factory
 from sits_scheduling.tenant_file import parse_tenants, standard_tenants
 
 TICK_S = 0.05
+HEDGE_TICK_S = 0.005
 
 
 def serve(settings: DispatcherSettings, stop: threading.Event) -> None:
@@ -56,7 +57,9 @@ def serve_with(
 ) -> None:
     follower = Follower(mesh.registry, mesh.poll_registry)
     mesh.redis_age_s = lambda: follower.age_s
-    ticker = Periodic(mesh.tick, TICK_S, "dispatcher ticker")
+    tickers = [Periodic(mesh.tick, TICK_S, "dispatcher ticker")]
+    if mesh.dispatcher.hedges.on:
+        tickers.append(Periodic(mesh.hedge, HEDGE_TICK_S, "dispatcher hedges"))
     app, tls = build(mesh, settings, registry), server_tls(settings)
     admin = AdminServer(app, settings.dispatcher_admin_bind, tls)
     executors = ExecutorControls(mesh, settings)
@@ -65,14 +68,16 @@ def serve_with(
     with build_server(settings, mesh, control, own) as server:
         mesh.executors.follow(mesh.static)
         follower.start()
-        ticker.start()
+        for ticker in tickers:
+            ticker.start()
         server.set_ready(True)
         stop.wait()
         server.set_ready(False)
         mesh.dispatcher.wait_idle(settings.drain_grace_s)
         follower.stop()
         mesh.executors.stop()
-    ticker.stop()
+    for ticker in tickers:
+        ticker.stop()
     admin.stop()
 
 

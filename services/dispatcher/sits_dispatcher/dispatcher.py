@@ -3,7 +3,7 @@ brings the results back. Every micro-batch ends in exactly one result, whatever 
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import count
 
 import structlog
@@ -13,10 +13,11 @@ from sits_channel.pool_reader import PoolReader, StaleReference
 from sits_core.clock import Deadline, now_ns
 from sits_core.errors import DeadlineExceeded, SitsError, Unavailable
 from sits_core.tracing import Tracer
-from sits_dispatcher import spans
+from sits_dispatcher import attempts, spans
+from sits_dispatcher.attempts import Hedges
 from sits_dispatcher.guard import Guard
 from sits_dispatcher.inlining import inlined
-from sits_dispatcher.job import Front, Job, Peer, model_key
+from sits_dispatcher.job import Attempt, Front, Job, Peer, model_key
 from sits_dispatcher.metrics import Metrics
 from sits_dispatcher.micro_batches import Part, micro_batches
 from sits_dispatcher.pending import Pending
@@ -49,6 +50,7 @@ class Dispatcher:
     ) -> None:  # fmt: skip
         self.lock = threading.RLock()
         self.table, self.placer = table, placer
+        self.hedges = Hedges(settings.dispatcher_hedge_percent)
         self._settings, self._weights, self._reader = settings, weights, reader
         self.tracer, self._metrics = tracer, metrics
         self.guard, self._signals = Guard(metrics), Signals()
@@ -111,16 +113,23 @@ class Dispatcher:
         """Bring a result back to the front it belongs to. Late and unknown ones are counted."""
         header = ResultHeader.FromString(head)
         with self.lock:
+                self._give_back(executor_id, header, body)
             job = self._in_flight.get(header.batch_id)
             if job is None or job.executor != executor_id:
                 self._metrics.dropped("late_result")
                 return
             del self._in_flight[job.key]
-            outcome = self.guard.ended(job, header, now_ns())
+            now = now_ns()
+            self.hedges.returned(job, outcome, now)
+            outcome = self.guard.ended(job, header, now)
             self.placer.finished(job, header.times)
             self._signals.returned(job, header.times)
             self._metrics.returned(executor_id, header, failed=header.HasField("error"))
-            if self._try_elsewhere(job, outcome):
+            if (job.twin or job.beaten) and not self._counts(job, outcome):
+                self._give_back(executor_id, header, body)
+            elif self._try_elsewhere(job, outcome):
+                if job.front.gone:
+                    self._give_back(executor_id, header, body)
                 job.failed_on.add(executor_id)
                 self._move(job)
             else:
@@ -138,7 +147,8 @@ class Dispatcher:
                 del self._in_flight[job.key]
                 self.guard.lost(job, now_ns())
                 job.release()
-                self._move(job)
+                if self._counts(job, Outcome.FAULT):
+                    self._move(job)
 
     # time and capacity
 
@@ -170,6 +180,16 @@ class Dispatcher:
         deadline = Deadline.after(timeout_s)
         while any(self.counts()) and not deadline.passed():
             time.sleep(_IDLE_POLL_S)
+    def hedge(self, now: int) -> None:
+        """Try a second time, elsewhere, what takes longer than almost all do. Call every few
+        milliseconds."""
+        with self.lock:
+            for job in list(self.hedges.late(self._in_flight.values(), now)):
+                busy = {job.executor, *self.table.busy(job.model), *self.guard.excluded(now)}
+                idle = set(self.table.servers(job.model)) - busy
+                if self.hedges.allow(job, len(idle), now):
+                    self._try_twice(job, Attempt.HEDGE, busy)
+
         return not any(self.counts())
 
     def counts(self) -> tuple[int, int]:
@@ -219,12 +239,62 @@ class Dispatcher:
                 message = self._outgoing(job)
             except StaleReference as error:
                 job.release()
+                if due := self.guard.due(started_ns):
+                    self._probe(job, due)
                 self._fail(job, error)
                 return True
             # Stamped first: over a ring the executor has it before `write` returns.
             job.sent_ns = now_ns()
             if self._executors[placed.executor].write(message).accepted:
                 self._sent(job, placed, started_ns)
+    def _try_twice(self, job: Job, attempt: Attempt, but: Collection[str]) -> None:
+        """A second attempt, at none of `but`. When it cannot be, the first one still is."""
+        second = attempts.copied(job, next(self._keys), attempt)
+        placed = self.placer.place(second, but)
+        if placed is None:
+            return
+        try:
+            message = self._outgoing(second)
+        except StaleReference:
+            second.release()
+            return
+        second.sent_ns = now_ns()
+        if self._executors[placed.executor].write(message).accepted:
+            attempts.pair(job, second)
+            self._metrics.tried_twice(attempt.name.lower())
+            self._sent(second, placed, second.sent_ns)
+        else:
+            second.release()
+
+    def _probe(self, job: Job, due: Collection[str]) -> None:
+        """Let executors show that they are well again, with a copy of what another one runs."""
+        servers = self.table.servers(job.model)
+        for executor in due:
+            if executor in servers and executor != job.executor and job.twin is None:
+                self._try_twice(job, Attempt.PROBE, [e for e in servers if e != executor])
+
+    def _counts(self, job: Job, outcome: Outcome) -> bool:
+        """Whether this end of an attempt is the answer; the other one need not go on then. A
+        probe does: what it shows is how it ends."""
+        other = job.twin
+        if not attempts.counts(job, outcome):
+            return False
+        if other is not None:
+            self._metrics.won(job.attempt.name.lower())
+            if other.attempt is not Attempt.PROBE:
+                self._forward_cancel(other, Cancel())
+        return True
+
+    def _give_back(self, executor_id: str, header: ResultHeader, body: memoryview) -> None:
+        """Nobody reads these outputs: the executor may have its slots again."""
+        if header.payload_bytes <= header.inline_bytes:
+            return
+        slots = [t.reference for t in wire.parse(body).outputs if t.HasField("reference")]
+        peer = self._executors.get(executor_id)
+        if peer is not None and slots:
+            release = Release(instance=header.instance, slots=slots)
+            peer.write(LinkMessage(release=release).SerializeToString())
+
                 return True
             # Its link is full or closing; `pump` comes back to it.
             job.release()
@@ -242,6 +312,7 @@ class Dispatcher:
         than none."""
         unwell = {*self.guard.excluded(now), *job.failed_on}
         placed = self.placer.place(job, {*unwell, *unreachable})
+        self.hedges.sent(job)
         if placed is None and unwell and not self.table.others(job.model, unwell):
             placed = self.placer.place(job, unreachable)
         return placed

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import structlog
 
-from sits_dispatcher.job import Job
+from sits_dispatcher.job import Attempt, Job
 from sits_dispatcher.metrics import Metrics
 from sits_protos.v1.link_pb2 import ResultHeader
 from sits_scheduling.breaker import Breakers, Permit
@@ -36,12 +36,17 @@ class Guard:
         return f"<Guard {self._breakers!r}, {len(self._permits)} permits out>"
 
     def excluded(self, now: int) -> Collection[str]:
-        """Executors that should get nothing now."""
-        return {*self._breakers.blocked(now), *self._outliers.ejected(now)}
+        """Executors that should get nothing now. One on probation gets copies (`due`), so that
+        nobody waits for it."""
+        return {*self._breakers.tripped(), *self._outliers.ejected(now)}
+
+    def due(self, now: int) -> Collection[str]:
+        """Executors that want a probe now."""
+        return self._breakers.due(now)
 
     def sent(self, job: Job, now: int) -> None:
         """`job` went to its executor."""
-        if job.moves == 0:
+        if job.moves == 0 and job.attempt is Attempt.FIRST:
             self._budget.request()
         permit = self._breakers.permit(job.executor, now)
         if permit is not None:

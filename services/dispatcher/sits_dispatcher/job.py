@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final, Protocol
 
 from sits_channel.bounded import Pressure
@@ -34,13 +35,23 @@ class Front:
     gone: bool = False
 
 
+class Attempt(Enum):
+    """HEDGE: a second one, since the first takes long. PROBE: a copy for an executor that has
+    to show that it is well again."""
+
+    FIRST = 1
+    HEDGE = 2
+    PROBE = 3
+
+
 @dataclass(slots=True, eq=False)
 class Job:
     """`body` is forwarded as it came, and `header` with its own number in place of `batch_id`,
     which is the front's.
 
     `first_request` and `header.requests` say which part of the front's batch this is. `model`
-    is the table's key, `place` where the payload lies.
+    is the table's key, `place` where the payload lies. `twin` is the other attempt while both
+    are under way; the one that is `beaten` answers nobody.
     """
 
     key: int
@@ -57,6 +68,9 @@ class Job:
     placing: Batch | None = None
     reservation: Reservation | None = None
     failed_on: set[str] = field(default_factory=set)
+    attempt: Attempt = Attempt.FIRST
+    twin: "Job | None" = field(default=None, repr=False)
+    beaten: bool = False
 
     def __post_init__(self) -> None:
         header = self.header

@@ -105,6 +105,10 @@ class Mesh:
         if self.registry is not None:
             try:
                 self.registry.set_strategy(model, strategy)
+    def hedge(self) -> None:
+        """Every few milliseconds, where hedging is on."""
+        self.dispatcher.hedge(now_ns())
+
             except RegistryUnavailable:
                 log.warning("strategy.not_shared", reason="Redis does not answer")
         return previous

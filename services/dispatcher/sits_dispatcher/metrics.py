@@ -5,7 +5,7 @@ from functools import lru_cache
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from sits_core.metrics import BoundedLabel, PayloadCopies
-from sits_dispatcher.job import Job
+from sits_dispatcher.job import Attempt, Job
 from sits_dispatcher.placer import Placed
 from sits_protos.v1.link_pb2 import ResultHeader
 from sits_scheduling.governance import Plan
@@ -41,6 +41,18 @@ class Metrics:
         )
         self._moves = Counter(
             "sits_dispatcher_moves", "Micro-batches moved off a lost executor", registry=registry
+        )
+        self._twice = Counter(
+            "sits_dispatcher_second_attempts",
+            "Micro-batches sent to a second executor, by why: hedge, probe",
+            ["attempt"],
+            registry=registry,
+        )
+        self._won = Counter(
+            "sits_dispatcher_second_attempts_decided",
+            "Of those with two attempts, which one answered: first, hedge, probe",
+            ["attempt"],
+            registry=registry,
         )
         self._refused = Counter(
             "sits_dispatcher_refused", "Micro-batches refused", ["reason"], registry=registry
@@ -90,13 +102,20 @@ class Metrics:
         batches, rows = self._of_model(job.header.model, placed.strategy)
         batches.inc()
         rows.inc(job.header.rows)
-        self._decision.observe((job.sent_ns - job.received_ns) / 1e9)
+        if job.attempt is Attempt.FIRST:
+            self._decision.observe((job.sent_ns - job.received_ns) / 1e9)
         if job.moves:
             self._moves.inc()
 
     def returned(self, instance: str, header: ResultHeader, *, failed: bool) -> None:
         self._pass_on(header.inline_bytes, header.payload_bytes, header.requests)
         self._of_instance(self._instance(instance), "error" if failed else "ok").inc()
+
+    def tried_twice(self, attempt: str) -> None:
+        self._twice.labels(attempt).inc()
+
+    def won(self, attempt: str) -> None:
+        self._won.labels(attempt).inc()
 
     def refused(self, reason: str) -> None:
         self._refused.labels(reason).inc()

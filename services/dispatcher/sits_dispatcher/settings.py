@@ -49,3 +49,10 @@ class DispatcherSettings(Settings):
     dispatcher_max_moves: int = Field(
         default=2, ge=0, description="times a micro-batch moves on when its executor is lost"
     )
+    dispatcher_hedge_percent: float = Field(
+        default=0.0,
+        ge=0,
+        le=50,
+        description="micro-batches that may be tried a second time, at an idle executor, when they "
+        "take longer than 95 % do; percent, 0 = none",
+    )

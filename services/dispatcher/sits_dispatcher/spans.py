@@ -4,7 +4,7 @@ The ways are recorded here because both ends' stamps come together here.
 """
 
 from sits_core.tracing import Attribute, NewId, SpanRecord, TraceContext, Tracer, span_below
-from sits_dispatcher.job import Job
+from sits_dispatcher.job import Attempt, Job
 from sits_dispatcher.placer import Placed
 from sits_protos.v1.link_pb2 import StageTimes
 
@@ -14,7 +14,7 @@ def placed(
 ) -> None:
     """The way from the front, and the decision; linked to the weights it was based on."""
     header, received_ns, sent_ns = job.header, job.received_ns, job.sent_ns
-    closed_ns, first = header.closed_unix_ns, job.moves == 0
+    closed_ns, first = header.closed_unix_ns, job.moves == 0 and job.attempt is Attempt.FIRST
     attributes: dict[str, Attribute] = {
         "strategy": decision.strategy,
         "instance": decision.executor,
@@ -22,6 +22,7 @@ def placed(
         "version": header.version,
         "batch_rows": header.rows,
         "moves": job.moves,
+        "attempt": job.attempt.name.lower(),
         "waited_us": (started_ns - received_ns) // 1000,
     }
     contexts, scores = list(job.traces()), decision.scores
