@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PACKAGES := sits_protos sits_core sits_channel sits_scheduling sits_sim sits_cli \
 	sits_preprocess sits_dispatcher sits_executor sits_topology
 
-.PHONY: help demo test check format breaking protos models up bench bench-peers clean
+.PHONY: help demo test torch check format breaking protos models up bench bench-peers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -20,6 +20,10 @@ test: models ## run all tests
 	@$(BIN)/pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS) || { \
 		echo "What failed beside other tests runs once more, alone:"; \
 		$(BIN)/pytest --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
+
+torch: $(VENV)/installed ## add PyTorch, which is large; its tests are left out without it
+	@$(BIN)/python -c 'import torch, safetensors' 2>/dev/null || \
+		$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e 'services/executor[torch]'
 
 check: $(VENV)/installed ## format, lint, types, generated code, contracts
 	$(BIN)/ruff format --check .

@@ -20,8 +20,8 @@ from sits_core.rpc import Server, require_token_off_loopback
 from sits_core.settings import SettingsError
 from sits_core.telemetry import open_tracer
 from sits_core.tls import metrics_tls
-from sits_executor import drain
 from sits_executor.control import Control
+from sits_executor.drain import EXIT_DEVICE_LOST, end_anyway, finish, refuse_waiting
 from sits_executor.executor import Executor
 from sits_executor.identity import identify
 from sits_executor.payloads import Payloads
@@ -32,10 +32,13 @@ from sits_protos.v1.link_pb2 import LinkMessage
 log = structlog.get_logger()
 
 _POLL_S = 0.02
+_HANG_S = 10.0
+"""Longest wait for a lost device to be let go of."""
 
 
 def serve(settings: ExecutorSettings, stop: threading.Event) -> None:
-    """Run until `stop`, then finish what was accepted."""
+    """Run until `stop`, then finish what was accepted. Raises `SystemExit` when the device was
+    lost, so that a new process gets it back."""
     require_token_off_loopback(settings.executor_bind, settings, "SITS_EXECUTOR_BIND")
     _require_repository(settings)
     registry = ProcessRegistry()
@@ -50,6 +53,7 @@ def serve(settings: ExecutorSettings, stop: threading.Event) -> None:
             stack.callback(shared.close)
         lease = LeaseKeeper(shared, lambda: executor.identity.lease(stop.is_set()))
         known = lease if shared is not None else None
+        executor.lost = stop.set
         control = Control(executor, stop, loaded, known, registry)
         server = stack.enter_context(_server(settings, executor, control, stop))
         lease.start()
@@ -58,7 +62,12 @@ def serve(settings: ExecutorSettings, stop: threading.Event) -> None:
         loaded.set()
         server.set_ready(not stop.is_set())
         stop.wait()
+        if executor.scheduler.lost is not None:
+            end_anyway(settings.drain_grace_s + _HANG_S)
         _drain(settings, executor, server, lease)
+
+    if executor.scheduler.lost is not None:
+        raise SystemExit(EXIT_DEVICE_LOST)
 
 
 def _require_repository(settings: ExecutorSettings) -> None:
@@ -125,6 +134,6 @@ def _drain(
     server.set_ready(False)
     executor.listener.greet(executor.identity.hello(draining=True))
     lease.wake()
-    finished = drain.finish(lambda: executor.listener.idle, settings.drain_grace_s)
-    refused = drain.refuse_waiting(executor.catalog, executor.identity.id)
+    finished = finish(lambda: executor.listener.idle, settings.drain_grace_s)
+    refused = refuse_waiting(executor.catalog.loaded(), executor.identity.id)
     log.info("executor.drained", finished=finished, refused_batches=refused)

@@ -1,14 +1,17 @@
 """Finishing accepted work before the process ends."""
 
+import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 import structlog
 
 from sits_core.clock import Deadline
-from sits_core.errors import Unavailable
+from sits_core.errors import SitsError, Unavailable
 from sits_executor.answers import Stages, whole_failure
-from sits_executor.repository.catalog import Catalog
+from sits_executor.repository.loaded import LoadedModel
 
 log = structlog.get_logger()
 
@@ -16,6 +19,11 @@ QUIET_S = 0.25
 """Idle for so long means that nothing sent before the dispatchers knew is still under way."""
 
 _POLL_S = 0.01
+
+EXIT_DEVICE_LOST: Final = 70
+"""Exit status when the device failed for good: whoever supervises us starts us again."""
+
+SHUTTING_DOWN: Final = Unavailable("the executor is shutting down", reason="SHUTTING_DOWN")
 
 
 def finish(
@@ -32,11 +40,19 @@ def finish(
     return True
 
 
-def refuse_waiting(catalog: Catalog, instance: str) -> int:
+def refuse_waiting(
+    loaded: Iterable[LoadedModel], instance: str, error: SitsError = SHUTTING_DOWN
+) -> int:
     """Answer what has not started: its dispatcher will run it elsewhere. How many batches."""
-    error = Unavailable("the executor is shutting down", reason="SHUTTING_DOWN")
-    waiting = [b for model in catalog.loaded() for b in model.queue.remove(lambda _: True)]
+    waiting = [b for model in loaded for b in model.queue.remove(lambda _: True)]
     for batch in waiting:
         stages = Stages(batch.received_ns)
         batch.answer(whole_failure(batch.header, error, instance, stages))
     return len(waiting)
+
+
+def end_anyway(after_s: float) -> None:
+    """A process whose device is lost may hang where it lets go of it. It will not."""
+    timer = threading.Timer(after_s, os._exit, [EXIT_DEVICE_LOST])
+    timer.daemon = True
+    timer.start()

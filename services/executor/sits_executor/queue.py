@@ -9,6 +9,7 @@ from typing import NamedTuple
 from sits_channel.bounded import Pressure
 from sits_executor.batch import Batch
 from sits_protos.v1.link_pb2 import BatchHeader
+from sits_scheduling.watermarks import Gauge
 
 _NEVER = 1 << 64
 _UNRANKED = 1 << 32
@@ -33,10 +34,18 @@ def rank(header: BatchHeader, arrival: int, default_priority: int) -> Rank:
 
 
 class BatchQueue:
-    """`write` refuses when full or closed; `read` waits and returns None once closed and empty."""
+    """`write` refuses when full or closed; `read` waits and returns None once closed and empty.
 
-    def __init__(self, capacity: int, default_priority: int = 0) -> None:
+    `gauge` holds back by samples besides. `written` is called after every accepted batch.
+    """
+
+    def __init__(
+        self, capacity: int, default_priority: int = 0, gauge: Gauge | None = None
+    ) -> None:
         self._capacity, self._default_priority = capacity, default_priority
+        self._gauge = gauge
+        self.written: Callable[[], object] = lambda: None
+        self.arrivals = 0
         self._heap: list[tuple[Rank, Batch]] = []
         self._arrivals = count()
         self._closed = False
@@ -44,18 +53,58 @@ class BatchQueue:
 
     def write(self, batch: Batch) -> Pressure:
         with self._ready:
-            level = len(self._heap) / self._capacity
+            level = self.level
             if self._closed or level >= 1:
                 return Pressure(False, level)
             place = rank(batch.header, next(self._arrivals), self._default_priority)
             heapq.heappush(self._heap, (place, batch))
+            self._hold(batch.rows)
+            self.arrivals += 1
             self._ready.notify()
-            return Pressure(True, len(self._heap) / self._capacity)
+            pressure = Pressure(True, self.level)
+        self.written()
+        return pressure
+
+    @property
+    def level(self) -> float:
+        """0 empty; from 1 on nothing more is taken."""
+        level = len(self._heap) / self._capacity
+        if self._gauge is None:
+            return level
+        return max(level, 1.0 if self._gauge.stopped else min(self._gauge.level, 0.999))
 
     def read(self) -> Batch | None:
         with self._ready:
             self._ready.wait_for(lambda: self._heap or self._closed)
-            return heapq.heappop(self._heap)[1] if self._heap else None
+            return self._pop()[1] if self._heap else None
+
+    def head(self) -> Rank | None:
+        """Of what would be taken next. Another reader may be faster."""
+        heap = self._heap
+        try:
+            return heap[0][0]
+        except IndexError:
+            return None
+
+    def take(self) -> tuple[Rank, Batch] | None:
+        """As `read`, without waiting."""
+        with self._ready:
+            return self._pop() if self._heap else None
+
+    def put_back(self, place: Rank, batch: Batch) -> None:
+        """What was taken and cannot run yet; also when closed."""
+        with self._ready:
+            heapq.heappush(self._heap, (place, batch))
+            self._hold(batch.rows)
+
+    def _pop(self) -> tuple[Rank, Batch]:
+        place, batch = heapq.heappop(self._heap)
+        self._hold(-batch.rows)
+        return place, batch
+
+    def _hold(self, rows: int) -> None:
+        if self._gauge is not None:
+            self._gauge.change(rows)
 
     def remove(self, chosen: Callable[[Batch], bool]) -> list[Batch]:
         """Take out all waiting batches that are `chosen`."""
@@ -63,6 +112,7 @@ class BatchQueue:
             taken = [batch for _, batch in self._heap if chosen(batch)]
             self._heap = [entry for entry in self._heap if not chosen(entry[1])]
             heapq.heapify(self._heap)
+            self._hold(-sum(batch.rows for batch in taken))
             return taken
 
     def close(self) -> None:
@@ -70,6 +120,7 @@ class BatchQueue:
         with self._ready:
             self._closed = True
             self._ready.notify_all()
+        self.written()
 
     @property
     def closed(self) -> bool:

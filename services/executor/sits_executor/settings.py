@@ -52,3 +52,22 @@ class ExecutorSettings(Settings):
     executor_pool_threshold_bytes: int = Field(
         default=32 << 10, ge=0, description="outputs from this size on go into shared memory"
     )
+    executor_streams: int = Field(
+        default=32, ge=1, le=256, description="batches that run at once on a GPU, of all models"
+    )
+    executor_gpu_memory_bytes: int = Field(
+        default=0, ge=0, description="most GPU memory of this process; 0 = all of the GPU"
+    )
+    executor_staging_bytes: int = Field(
+        default=1 << 30, ge=0, description="pinned host memory of all models; 0 = no limit"
+    )
+    executor_buffer_samples: int = Field(
+        default=128,
+        ge=8,
+        le=1 << 20,
+        description="samples of one model that may wait, at single precision; half as many "
+        "staged, a quarter on the GPU",
+    )
+    executor_hang_s: float = Field(
+        default=60.0, gt=0, le=3600, description="a run on a GPU that takes longer hangs"
+    )

@@ -9,6 +9,7 @@ from sits_core import datatypes
 from sits_core.datatypes import BYTES, NUMPY_TYPES, Array
 from sits_core.errors import InvalidArgument
 from sits_executor.backends.base import Backend, LoadError
+from sits_executor.backends.stateful import state_kept
 from sits_executor.contract import DATATYPES, Contract, TensorContract, fits, reshaped
 from sits_executor.repository.layout import ModelFolder
 from sits_executor.safe import safe_cause
@@ -24,10 +25,11 @@ _SEED = 0
 def warm_up(backend: Backend, contract: Contract, config: ModelConfig, folder: ModelFolder) -> None:
     """As `model_warmup` says, where a failure raises `LoadError`; else zeros, where it is logged:
     zeros may be illegal data, and only the model knows."""
-    for sample in config.model_warmup:
-        _configured(backend, contract, sample, folder)
-    if not config.model_warmup:
-        _default(backend, contract)
+    with state_kept(backend):
+        for sample in config.model_warmup:
+            _configured(backend, contract, sample, folder)
+        if not config.model_warmup:
+            _default(backend, contract)
 
 
 def _configured(

@@ -1,11 +1,12 @@
 """The seam between the executor and whatever computes: one small protocol."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from sits_core.datatypes import Array
+from sits_executor.backends.budget import Budget
 from sits_protos.oip.model_config_pb2 import ModelConfig
 
 ParameterValue = bool | int | str | float
@@ -39,7 +40,8 @@ class LoadSpec:
     """What a factory gets: one version of one model, and the share of the machine it may use.
 
     `config` is as given, not yet completed. `threads` is for one instance.
-    `gpu` is None for the CPU, else the index of the CUDA device.
+    `gpu` is None for the CPU, else the index of the CUDA device. `gpu_memory_bytes`: the most
+    that this process may hold there, 0 = all; `staging`: pinned host memory of all models.
     """
 
     model: str
@@ -50,6 +52,8 @@ class LoadSpec:
     instances: int
     threads: int
     gpu: int | None
+    gpu_memory_bytes: int = 0
+    staging: Budget = field(default_factory=Budget)
 
     def parameter(self, key: str, default: str = "") -> str:
         """A `parameters` entry of config.pbtxt."""

@@ -4,20 +4,32 @@ from typing import Final, NamedTuple
 
 from sits_executor.backends import builtin, onnx
 from sits_executor.backends.base import Factory, LoadError
+from sits_executor.backends.lazy import lazily
 from sits_protos.oip.model_config_pb2 import ModelConfig
 
 
 class Choice(NamedTuple):
-    """`filename` empty = the backend reads no file."""
+    """`filename` empty = the backend reads no file; else it or the first of `or_filenames` that
+    is there. `opens` are suffixes that may hold pickled objects, which it reads without."""
 
     backend: str
     platform: str
     filename: str
     load: Factory
+    or_filenames: tuple[str, ...] = ()
+    opens: frozenset[str] = frozenset()
 
 
 BACKENDS: Final = {
     "onnxruntime": Choice("onnxruntime", "onnxruntime_onnx", "model.onnx", onnx.load),
+    "pytorch": Choice(
+        "pytorch",
+        "pytorch_libtorch",
+        "model.pt",
+        lazily("pytorch.loading", "torch"),
+        ("model.pt2", "model.safetensors"),
+        frozenset({".pt", ".pt2"}),
+    ),
     "builtin": Choice("builtin", "builtin", "", builtin.load),
 }
 _PLATFORMS: Final = {choice.platform: name for name, choice in BACKENDS.items()}

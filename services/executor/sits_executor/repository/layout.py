@@ -1,6 +1,7 @@
 """Triton's repository layout on disk. Nothing outside the repository is ever opened."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -97,10 +98,11 @@ def check_relative(path: str) -> None:
         raise LoadError(f"invalid file path '{path[:100]}': '.', '..' and '' are not allowed in it")
 
 
-def refuse_pickled(filename: str) -> None:
-    """Formats that can hold pickled objects run any code when they are opened."""
+def refuse_pickled(filename: str, opened: Collection[str] = ()) -> None:
+    """Formats that can hold pickled objects run any code when they are opened. `opened` are
+    suffixes of which a backend reads what holds none, and refuses the others itself."""
     suffix = Path(filename).suffix.lower()
-    if suffix in _PICKLED:
+    if suffix in _PICKLED and suffix not in opened:
         raise LoadError(
             f"'{filename}' is not opened: {suffix} files may hold pickled objects, which can "
             "run any code; export the model to ONNX"

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from sits_executor.backends.base import Backend
 from sits_executor.contract import Contract
-from sits_executor.instances import Instances
 from sits_executor.queue import BatchQueue
 from sits_protos.v1.link_pb2 import ModelEntry
 
@@ -17,7 +16,6 @@ class LoadedModel:
     contract: Contract
     backend: Backend
     queue: BatchQueue
-    instances: Instances
 
     def close(self) -> None:
         self.queue.close()

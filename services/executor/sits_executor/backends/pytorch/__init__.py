@@ -1,0 +1,1 @@
+"""PyTorch: TorchScript, exported programs and registered modules. Needs `sits-executor[torch]`."""

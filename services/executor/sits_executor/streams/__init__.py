@@ -1,0 +1,1 @@
+"""Batches on a device that runs them while its one thread does other work."""
