@@ -178,7 +178,6 @@ def test_one_executor_is_one_device_with_a_bounded_number_of_instances(text: str
     "text",
     [
         "sequence_batching {}",
-        "ensemble_scheduling {}",
         "model_transaction_policy { decoupled: true }",
         'model_operations { op_library_filename: "evil.so" }',
         'model_repository_agents { agents { name: "x" } }',

@@ -3,7 +3,7 @@
 import threading
 
 from sits_core.errors import Internal, Unavailable
-from sits_preprocess.request import Answer, Answered, Request, Run, Times
+from sits_preprocess.request import Answer, Answered, Request, Run, StepRun, Times
 from sits_preprocess.statistics import MAX_BATCH_SIZES, Statistics
 from sits_preprocess.testing import make_model
 from sits_protos.oip.grpc_service_pb2 import ModelStatistics
@@ -206,3 +206,22 @@ def test_reports_keep_the_order_of_the_models() -> None:
         ("a", "2"),
         ("a", "10"),
     ]
+
+
+def test_a_pipelines_steps_count_for_their_own_models_and_their_sums_for_the_pipeline() -> None:
+    """Two requests of 3 rows in all that ran together through two steps."""
+    steps = (StepRun("a", "1", 3, 5, 10, 100, 0), StepRun("b", "2", 3, 7, 20, 90, 4))
+    statistics = Statistics()
+    one, other = answer(rows=3, steps=steps), answer(rows=3, steps=steps)
+    record(statistics, (request(1), one), (request(2), other))
+    own, a, b = statistics.report(
+        [MODEL, make_model("a"), make_model("b", version="2")]
+    ).model_stats
+    assert [(s.inference_count, s.execution_count) for s in (own, a, b)] == [(3, 1)] * 3
+    assert own.inference_stats.compute_input.ns == 2 * (10 + 10 + 20)
+    assert own.inference_stats.compute_infer.ns == 2 * (100 + 90)
+    assert own.inference_stats.compute_output.ns == 2 * (30 + 4)
+    assert own.inference_stats.queue.ns == 2 * (100 + 5 + 7)
+    assert (b.inference_stats.queue.count, b.inference_stats.queue.ns) == (2, 14)
+    assert b.inference_stats.success.ns == 2 * (7 + 20 + 90 + 4)
+    assert [(s.batch_size, s.compute_infer.ns) for s in b.batch_stats] == [(3, 90)]

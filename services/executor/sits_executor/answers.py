@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from sits_core.clock import now_ns
 from sits_core.errors import SitsError
 from sits_executor.batch import Batch, Drops
+from sits_executor.pipelines.backend import StepRun
 from sits_protos.v1.common_pb2 import Tensor
 from sits_protos.v1.link_pb2 import (
     BatchHeader,
@@ -39,7 +40,7 @@ class Stages:
 @dataclass(slots=True)
 class Run:
     """What one batch came to: errors by position, outputs of all the others, their bytes and
-    those of them that are in its message."""
+    those of them that are in its message, and what the steps of a pipeline took."""
 
     stages: Stages
     errors: Drops = field(default_factory=dict)
@@ -49,6 +50,7 @@ class Run:
     failed_runs: int = 0
     output_bytes: int = 0
     inline_bytes: int = 0
+    steps: tuple[StepRun, ...] = ()
 
 
 def result(batch: Batch, run: Run, instance: str, version: str) -> LinkMessage:
@@ -65,6 +67,11 @@ def result(batch: Batch, run: Run, instance: str, version: str) -> LinkMessage:
         payload_bytes=run.output_bytes,
         inline_bytes=run.inline_bytes,
     )
+    for step in run.steps:
+        header.steps.add(
+            model=step.model, version=step.version, instance=instance, rows=step.rows,
+            queue_ns=step.wait_ns, input_ns=step.input_ns, infer_ns=step.infer_ns,
+        )  # fmt: skip
     return LinkMessage(result=header, results=_results(batch, run.errors), outputs=run.outputs)
 
 

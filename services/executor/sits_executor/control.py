@@ -57,7 +57,7 @@ class Control(BaseControl):
     def UnloadModel(
         self, request: pb.UnloadModelRequest, context: grpc.ServicerContext
     ) -> pb.UnloadModelResponse:
-        future = self._manager.unload(request.model)
+        future = self._manager.unload(request.model, with_steps=request.unload_dependents)
         _wait(future, context, f"model '{request.model}' is still being unloaded")
         return pb.UnloadModelResponse()
 

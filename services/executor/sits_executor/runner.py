@@ -1,6 +1,6 @@
 """The life of one batch inside the executor: drop, stage, launch, isolate, answer."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import structlog
 
@@ -10,11 +10,11 @@ from sits_core.errors import Internal, SitsError
 from sits_executor import answers, results, staging
 from sits_executor.answers import Run, Stages
 from sits_executor.backends.base import Backend, Parameters, ParameterValue
-from sits_executor.backends.streamed import DeviceLost, OutOfMemory, RunLost
 from sits_executor.batch import Batch
 from sits_executor.contract import Contract
 from sits_executor.metrics import ModelMetrics
 from sits_executor.payloads import Payloads
+from sits_executor.pipelines.backend import StepFailed, Traced
 from sits_executor.results import BadResult, Columns
 from sits_executor.safe import detail, safe_cause
 from sits_executor.spans import Spans
@@ -31,10 +31,7 @@ class ModelFailed(Internal):
 
 
 class Runner:
-    """Runs batches of one model version; called by as many threads as it has instances.
-
-    `lost` is told when the device failed for good.
-    """
+    """Runs batches of one model version; called by as many threads as it has instances."""
 
     def __init__(
         self,
@@ -49,37 +46,18 @@ class Runner:
         self._contract, self._backend = contract, backend
         self._payloads, self._spans, self._metrics = payloads, spans, metrics
         self._instance, self._executions = instance, executions
-        self.lost: Callable[[DeviceLost], object] = lambda _: None
 
     def run(self, batch: Batch) -> None:
         """Always answers the batch, never raises."""
         run = Run(Stages(batch.received_ns, input=now_ns()))
-        self.complete(batch, run, lambda: self._execute(batch, run))
-
-    def complete(self, batch: Batch, run: Run, last_step: Callable[[], None]) -> None:
-        """Answers with what the step makes of `run`, or with what it raises."""
-        if self.attempt(batch, run, last_step):
-            message = answers.result(batch, run, self._instance, self._contract.version)
-            self._answer(batch, run, message)
-
-    def attempt(self, batch: Batch, run: Run, step: Callable[[], None]) -> bool:
-        """False when the step raised, and the batch got that as its answer."""
         try:
-            step()
-        except DeviceLost as error:
-            self.lost(error)
-            self._answer(batch, run, self._failed(batch, run, RunLost()))
+            self._execute(batch, run)
+            message = answers.result(batch, run, self._instance, self._contract.version)
         except SitsError as error:
-            self._answer(batch, run, self._failed(batch, run, error))
+            message = self._failed(batch, run, error)
         except Exception as error:  # noqa: BLE001 - an answer must go out whatever broke
             log.error("batch.broken", batch=repr(batch), detail=detail(error))
-            fault = Internal(f"executor fault: {type(error).__name__}")
-            self._answer(batch, run, self._failed(batch, run, fault))
-        else:
-            return True
-        return False
-
-    def _answer(self, batch: Batch, run: Run, message: LinkMessage) -> None:
+            message = self._failed(batch, run, Internal(f"executor fault: {type(error).__name__}"))
         if not batch.answer(message):
             self._payloads.release(t.reference for t in run.outputs if t.HasField("reference"))
         self._metrics.ran(batch, run)
@@ -120,23 +98,16 @@ class Runner:
     ) -> Columns:
         """One run for all; when that raises, one for each, so that only the bad ones fail."""
         try:
-            columns, run.executed_rows = self._once(batch, arrays, alive)
+            columns, run.executed_rows = self._once(batch, run, arrays, alive)
             return columns
-        except (BadResult, DeviceLost):
+        except BadResult:
             raise
         except Exception as error:  # noqa: BLE001 - models raise anything
-            return self._isolated(batch, run, arrays, alive, error)
-
-    def _isolated(
-        self, batch: Batch, run: Run, arrays: dict[str, Array], alive: Sequence[int],
-        error: Exception,
-    ) -> Columns:  # fmt: skip
-        """After a run of all of them raised `error`."""
-        run.failed_runs += 1
-        if len(alive) == 1:
-            run.errors[alive[0]] = self._model_failed(batch, error)
-            return ()
-        log.info("batch.isolating", batch=repr(batch), cause=safe_cause(error))
+            run.failed_runs += 1
+            if len(alive) == 1:
+                run.errors[alive[0]] = self._model_failed(batch, error)
+                return ()
+            log.info("batch.isolating", batch=repr(batch), cause=safe_cause(error))
         return self._each_alone(batch, run, arrays, alive)
 
     def _each_alone(
@@ -148,11 +119,9 @@ class Runner:
                 run.errors[position] = late
                 continue
             try:
-                columns, rows = self._once(batch, arrays, [position])
+                columns, rows = self._once(batch, run, arrays, [position])
             except BadResult as error:
                 run.errors[position] = error
-            except DeviceLost:
-                raise
             except Exception as error:  # noqa: BLE001 - models raise anything
                 run.failed_runs += 1
                 run.errors[position] = self._model_failed(batch, error)
@@ -162,7 +131,7 @@ class Runner:
         return results.join(parts, self._contract) if parts else ()
 
     def _once(
-        self, batch: Batch, arrays: dict[str, Array], alive: Sequence[int]
+        self, batch: Batch, run: Run, arrays: dict[str, Array], alive: Sequence[int]
     ) -> tuple[Columns, int]:
         chosen, rows = arrays, batch.rows
         if len(alive) < len(batch.requests):
@@ -170,14 +139,18 @@ class Runner:
             rows = sum(span.stop - span.start for span in spans)
             chosen = staging.select(arrays, spans, batch.rows)
         started_ns = now_ns()
-        outputs = self._backend.run(chosen, parameters_of(batch))
+        outputs = self._backend.run(chosen, _parameters(batch))
         self._metrics.timed((now_ns() - started_ns) / 1e9)
+        if isinstance(outputs, Traced):
+            run.steps += outputs.steps
         return results.check(outputs, self._contract, rows), rows
 
-    def _model_failed(self, batch: Batch, error: Exception) -> SitsError:
+    def _model_failed(self, batch: Batch, error: Exception) -> ModelFailed:
         log.warning("model.failed", batch=repr(batch), detail=detail(error))
-        if isinstance(error, OutOfMemory):
-            return error
+        if isinstance(error, StepFailed):
+            return ModelFailed(
+                f"model '{self._contract.model}' failed at {error.message}", reason=error.reason
+            )
         return ModelFailed(f"model '{self._contract.model}' failed: {safe_cause(error)}")
 
     def _failed(self, batch: Batch, run: Run, error: SitsError) -> LinkMessage:
@@ -185,7 +158,7 @@ class Runner:
         return answers.whole_failure(batch.header, error, self._instance, run.stages)
 
 
-def parameters_of(batch: Batch) -> Parameters:
+def _parameters(batch: Batch) -> Parameters:
     """Those of the first request: only requests with equal parameters share a batch."""
     given = batch.requests[0].parameters
     if not given:

@@ -56,6 +56,30 @@ def builtin_config(
     )
 
 
+def pipeline_config(
+    steps: Sequence[str],
+    *,
+    datatype: str = "FP32",
+    dims: Sequence[int] = (2,),
+    out_datatype: str = "",
+    out_dims: Sequence[int] | None = None,
+    max_batch: int = 8,
+) -> str:
+    """config.pbtxt of a pipeline from `x` to `y`; `steps` are the texts of its steps."""
+    out = dims if out_dims is None else out_dims
+    out_type = _type(out_datatype or datatype)
+    return "\n".join(
+        [
+            f'platform: "ensemble" max_batch_size: {max_batch}',
+            f'input {{ name: "x" data_type: {_type(datatype)} dims: {list(dims)} }}',
+            f'output {{ name: "y" data_type: {out_type} dims: {list(out)} }}',
+            "ensemble_scheduling {",
+            *(f"step {step}" for step in steps),
+            "}",
+        ]
+    )
+
+
 def write_model(
     repository: Path, name: str, config: str = "", files: Mapping[str, bytes] | None = None
 ) -> Path:

@@ -5,7 +5,16 @@ from typing import NamedTuple, Protocol
 
 from sits_core.errors import Internal, SitsError, from_proto
 from sits_preprocess.payloads import request_sizes
-from sits_preprocess.request import Answer, ParameterValue, Request, Run, TensorData, Times
+from sits_preprocess.request import (
+    Answer,
+    ParameterValue,
+    Request,
+    Run,
+    StepRun,
+    TensorData,
+    Times,
+)
+from sits_protos.v1 import link_pb2 as pb
 from sits_protos.v1.common_pb2 import Parameter, PayloadRef, Tensor
 from sits_protos.v1.link_pb2 import BatchHeader, CloseReason, LinkMessage, ResultHeader
 from sits_scheduling.batching import DEFAULT_PRIORITY
@@ -79,7 +88,15 @@ def run_of(header: ResultHeader, closed_ns: int, now: int) -> Run:
         closed_ns, t.dispatcher_received, t.dispatcher_sent, t.executor_received, t.input_started,
         t.infer_started, t.output_started, t.executor_sent, t.dispatcher_returned, now,
     )  # fmt: skip
-    return Run(times, header.execution, header.executed_rows, header.instance)
+    steps = tuple(_step_run(step) for step in header.steps) if header.steps else ()
+    return Run(times, header.execution, header.executed_rows, header.instance, steps)
+
+
+def _step_run(step: pb.StepRun) -> StepRun:
+    return StepRun(
+        step.model, step.version, step.rows, step.queue_ns, step.input_ns, step.infer_ns,
+        step.output_ns,
+    )  # fmt: skip
 
 
 def _split(

@@ -46,14 +46,28 @@ class Times(NamedTuple):
     returned: int = 0
 
 
+class StepRun(NamedTuple):
+    """What a step of a pipeline took for a batch, in nanoseconds."""
+
+    model: str
+    version: str
+    rows: int
+    queue_ns: int
+    input_ns: int
+    infer_ns: int
+    output_ns: int
+
+
 class Run(NamedTuple):
     """What the requests of one batch, or of one part of it, have in common. `rows` ran
-    together, padding included; `execution` counts the runs of `instance`."""
+    together, padding included; `execution` counts the runs of `instance`. `steps` are those
+    of a pipeline."""
 
     times: Times = Times()
     execution: int = 0
     rows: int = 0
     instance: str = ""
+    steps: tuple[StepRun, ...] = ()
 
 
 NOT_RUN: Final = Run()

@@ -1,16 +1,18 @@
 """What `ModelStatistics` counts: requests, batches and the time they took, by model version.
 
-Stages are counted for every request that ran, rows and executions where it succeeded.
+Stages are counted for every request that ran, rows and executions where it succeeded. As in
+Triton, a pipeline's stages are the sums of its steps', and each step counts for its own model.
 """
 
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from sits_core.errors import SitsError
 from sits_preprocess.catalog import Model
-from sits_preprocess.request import Answered, Run, Times
+from sits_preprocess.request import Answered, Run, StepRun
 from sits_protos.oip import grpc_service_pb2 as pb
 
 MAX_MODELS = 4096
@@ -46,9 +48,13 @@ class Statistics:
         """
         for (model, version, run), part in groupby(zip(answered, errors, strict=True), _group):
             if model:
-                counters = self._counters.get((model, version)) or self._add((model, version))
+                counters = self._of((model, version))
                 with counters.lock:
-                    counters.count(run, part, ended_ns)
+                    counted = counters.count(run, part, ended_ns)
+                for step in run.steps:
+                    own = self._of((step.model, step.version))
+                    with own.lock:
+                        own.count_step(step, counted, ended_ns)
 
     def report(self, models: Iterable[Model]) -> pb.ModelStatisticsResponse:
         """The counters of each of `models`, in their order; zeros for one never asked."""
@@ -60,6 +66,9 @@ class Statistics:
                 counters.write(stats)
         return response
 
+    def _of(self, key: tuple[str, str]) -> "_Counters":
+        return self._counters.get(key) or self._add(key)
+
     def _add(self, key: tuple[str, str]) -> "_Counters":
         with self._lock:
             while len(self._counters) >= self._max_models and key not in self._counters:
@@ -69,6 +78,23 @@ class Statistics:
 
     def __repr__(self) -> str:
         return f"<Statistics of {len(self._counters)} model versions>"
+
+
+class _Counted(NamedTuple):
+    """Successful requests and their rows, and whether their run was not counted before."""
+
+    requests: int
+    rows: int
+    fresh: bool
+
+
+class _Parts(NamedTuple):
+    """The three parts of an execution, in nanoseconds; `queue`: what steps waited."""
+
+    input: int
+    infer: int
+    output: int
+    queue: int = 0
 
 
 class _Sum:
@@ -97,12 +123,11 @@ class _Compute:
     def __init__(self) -> None:
         self.input, self.infer, self.output = _Sum(), _Sum(), _Sum()
 
-    def add(self, count: int, times: Times) -> None:
+    def add(self, count: int, parts: _Parts) -> None:
         """`count` requests that ran together, each of which took all of the time."""
-        infer_ended = times.output_started or times.infer_started
-        self.input.add(count, count * (times.infer_started - times.input_started))
-        self.infer.add(count, count * (infer_ended - times.infer_started))
-        self.output.add(count, count * (times.executor_sent - infer_ended))
+        self.input.add(count, count * parts.input)
+        self.infer.add(count, count * parts.infer)
+        self.output.add(count, count * parts.output)
 
     def write(self, target: pb.InferStatistics | pb.InferBatchStatistics) -> None:
         self.input.write(target.compute_input)
@@ -128,13 +153,14 @@ class _Counters:
         self._recent: set[Execution] = set()
         self._order: deque[Execution] = deque()
 
-    def count(self, run: Run, part: Iterable[_Ended], ended_ns: int) -> None:
-        times = run.times
+    def count(self, run: Run, part: Iterable[_Ended], ended_ns: int) -> _Counted:
+        times, parts, fresh = run.times, _parts(run), False
         ended_ns = times.returned or ended_ns
         ok = rows = ok_ns = failed = failed_ns = queue_ns = 0
         for (request, _), error in part:
             total_ns = max(0, ended_ns - request.received_ns)
             waited_ns = times.input_started - (request.queued_ns or request.received_ns)
+            waited_ns += parts.queue
             queue_ns += max(0, min(waited_ns, total_ns))
             if error is None:
                 ok, rows, ok_ns = ok + 1, rows + request.rows, ok_ns + total_ns
@@ -146,25 +172,40 @@ class _Counters:
         if times.infer_started:
             self.last_ns = max(self.last_ns, ended_ns)
             self._queue.add(ok + failed, queue_ns)
-            self._compute.add(ok + failed, times)
-            if ok:
-                self._count_execution(run)
+            self._compute.add(ok + failed, parts)
+            fresh = ok > 0 and self._count_execution(run, parts)
+        return _Counted(ok, rows, fresh)
 
-    def _count_execution(self, run: Run) -> None:
+    def count_step(self, step: StepRun, counted: _Counted, ended_ns: int) -> None:
+        """One run as a step of a pipeline, for requests that came through all of it."""
+        parts = _Parts(step.input_ns, step.infer_ns, step.output_ns)
+        total_ns = step.queue_ns + parts.input + parts.infer + parts.output
+        self.last_ns = max(self.last_ns, ended_ns)
+        self._rows += counted.rows
+        self._success.add(counted.requests, counted.requests * total_ns)
+        self._queue.add(counted.requests, counted.requests * step.queue_ns)
+        self._compute.add(counted.requests, parts)
+        if counted.fresh:
+            self._executions += 1
+            self._batch(step.rows).add(1, parts)
+
+    def _count_execution(self, run: Run, parts: _Parts) -> bool:
         """Once for all the requests that ran together; failed ones do not say with whom.
+        Whether it was the first time.
 
         A batch may run in parts, some of them on the same instance: they differ in when
         they started.
         """
         execution = (run.instance, run.execution, run.times.infer_started)
         if execution in self._recent:
-            return
+            return False
         if len(self._order) == REMEMBERED_EXECUTIONS:
             self._recent.discard(self._order.popleft())
         self._order.append(execution)
         self._recent.add(execution)
         self._executions += 1
-        self._batch(run.rows).add(1, run.times)
+        self._batch(run.rows).add(1, parts)
+        return True
 
     def _batch(self, rows: int) -> _Compute:
         if rows not in self._batches and len(self._batches) >= MAX_BATCH_SIZES:
@@ -182,6 +223,25 @@ class _Counters:
         stats.inference_stats.cache_miss.SetInParent()
         for rows in sorted(self._batches):
             self._batches[rows].write(stats.batch_stats.add(batch_size=rows))
+
+
+def _parts(run: Run) -> _Parts:
+    """Of a pipeline: its own reading and packing, and what its steps took."""
+    times = run.times
+    infer_ended = times.output_started or times.infer_started
+    parts = _Parts(
+        times.infer_started - times.input_started,
+        infer_ended - times.infer_started,
+        times.executor_sent - infer_ended,
+    )
+    if not run.steps:
+        return parts
+    return _Parts(
+        parts.input + sum(step.input_ns for step in run.steps),
+        sum(step.infer_ns for step in run.steps),
+        parts.output + sum(step.output_ns for step in run.steps),
+        sum(step.queue_ns for step in run.steps),
+    )
 
 
 def _group(ended: _Ended) -> tuple[str, str, Run]:

@@ -739,6 +739,7 @@ class ResultHeader(_message.Message):
     EXECUTION_FIELD_NUMBER: _builtins.int
     PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
     INLINE_BYTES_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     batch_id: _builtins.int
     first_request: _builtins.int
     """The part of the sender's batch that this message answers."""
@@ -759,6 +760,10 @@ class ResultHeader(_message.Message):
     def error(self) -> _common_pb2.Error:
         """Set when the whole part failed; then there is no body."""
 
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepRun]:
+        """Of a pipeline: what its steps took, in the order in which they ran."""
+
     def __init__(
         self,
         *,
@@ -773,14 +778,59 @@ class ResultHeader(_message.Message):
         execution: _builtins.int = ...,
         payload_bytes: _builtins.int = ...,
         inline_bytes: _builtins.int = ...,
+        steps: _abc.Iterable[Global___StepRun] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "error", b"error", "executed_rows", b"executed_rows", "execution", b"execution", "first_request", b"first_request", "inline_bytes", b"inline_bytes", "instance", b"instance", "payload_bytes", b"payload_bytes", "requests", b"requests", "times", b"times", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "error", b"error", "executed_rows", b"executed_rows", "execution", b"execution", "first_request", b"first_request", "inline_bytes", b"inline_bytes", "instance", b"instance", "payload_bytes", b"payload_bytes", "requests", b"requests", "steps", b"steps", "times", b"times", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResultHeader: _TypeAlias = ResultHeader  # noqa: Y015
+
+@_typing.final
+class StepRun(_message.Message):
+    """One run of a model as a step of a pipeline, for all rows of its batch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    QUEUE_NS_FIELD_NUMBER: _builtins.int
+    INPUT_NS_FIELD_NUMBER: _builtins.int
+    INFER_NS_FIELD_NUMBER: _builtins.int
+    OUTPUT_NS_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    version: _builtins.str
+    instance: _builtins.str
+    """Executor that ran it."""
+    rows: _builtins.int
+    queue_ns: _builtins.int
+    """Nanoseconds it waited, made its inputs ready, ran, and packed its outputs."""
+    input_ns: _builtins.int
+    infer_ns: _builtins.int
+    output_ns: _builtins.int
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        version: _builtins.str = ...,
+        instance: _builtins.str = ...,
+        rows: _builtins.int = ...,
+        queue_ns: _builtins.int = ...,
+        input_ns: _builtins.int = ...,
+        infer_ns: _builtins.int = ...,
+        output_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["infer_ns", b"infer_ns", "input_ns", b"input_ns", "instance", b"instance", "model", b"model", "output_ns", b"output_ns", "queue_ns", b"queue_ns", "rows", b"rows", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepRun: _TypeAlias = StepRun  # noqa: Y015
 
 @_typing.final
 class StageTimes(_message.Message):

@@ -1,18 +1,19 @@
 """The seam between the executor and whatever computes: one small protocol."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from sits_core.datatypes import Array
-from sits_executor.backends.budget import Budget
 from sits_protos.oip.model_config_pb2 import ModelConfig
 
 ParameterValue = bool | int | str | float
 Arrays = Mapping[str, Array]
 Parameters = Mapping[str, ParameterValue]
 
+Shape = tuple[int, ...]
 Dim = int | str | None
 """Fixed size, name of a size that varies, or a size that varies and has no name."""
 
@@ -40,8 +41,7 @@ class LoadSpec:
     """What a factory gets: one version of one model, and the share of the machine it may use.
 
     `config` is as given, not yet completed. `threads` is for one instance.
-    `gpu` is None for the CPU, else the index of the CUDA device. `gpu_memory_bytes`: the most
-    that this process may hold there, 0 = all; `staging`: pinned host memory of all models.
+    `gpu` is None for the CPU, else the index of the CUDA device.
     """
 
     model: str
@@ -52,8 +52,6 @@ class LoadSpec:
     instances: int
     threads: int
     gpu: int | None
-    gpu_memory_bytes: int = 0
-    staging: Budget = field(default_factory=Budget)
 
     def parameter(self, key: str, default: str = "") -> str:
         """A `parameters` entry of config.pbtxt."""
@@ -63,7 +61,8 @@ class LoadSpec:
 
 
 class Backend(Protocol):
-    """A loaded model version. `run` is called by as many threads as there are instances."""
+    """A loaded model version. `run` is called by as many threads as there are instances, and by
+    as many again from pipelines that it is a step of."""
 
     @property
     def signature(self) -> Signature | None:
@@ -83,6 +82,52 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+Stored = object
+"""An array where a backend keeps it: a NumPy array, or a tensor of its device."""
+
+
+class Memory(Protocol):
+    """Where arrays lie between the steps of a pipeline. Equal memories (==) hand them on as they
+    are. What it does may be asynchronous, in the order of the calls of one thread; only `get`
+    waits.
+    """
+
+    def working(self) -> AbstractContextManager[object]:
+        """Around all calls of one run, such as a stream that they are queued on."""
+        ...
+
+    def put(self, array: Array) -> Stored:
+        """A copy of a host array, which must stay unchanged until the run has ended."""
+        ...
+
+    def get(self, stored: Stored) -> Array: ...
+
+    def cast(self, stored: Stored, datatype: str) -> Stored:
+        """The same numbers in another precision: FP32, FP16 or BF16."""
+        ...
+
+    def reshape(self, stored: Stored, shape: Shape) -> Stored: ...
+
+    def describe(self, stored: Stored) -> tuple[str, Shape]:
+        """Its Open Inference Protocol datatype, and its shape."""
+        ...
+
+
+@runtime_checkable
+class Resident(Protocol):
+    """What a backend may have besides: runs that leave their arrays on its device, so that
+    the steps of a pipeline need no way over the host."""
+
+    @property
+    def memory(self) -> Memory: ...
+
+    def run_resident(
+        self, inputs: Mapping[str, Stored], parameters: Parameters
+    ) -> Mapping[str, Stored]:
+        """As `Backend.run`. Queued on the memory's current stream; need not wait for the end."""
+        ...
 
 
 Factory = Callable[[LoadSpec], Backend]

@@ -10,6 +10,7 @@ from sits_protos.v1.link_pb2 import Catalog as CatalogMessage
 from sits_protos.v1.link_pb2 import ModelEntry, ModelState
 
 _Key = tuple[str, str]
+_NOTHING = ModelEntry()
 
 
 class _Known(NamedTuple):
@@ -66,10 +67,13 @@ class Catalog:
         state = ModelState.MODEL_STATE_LOADING
         self._mark(name, versions, state, "", even_if_serving=False)
 
-    def failed(self, name: str, versions: Iterable[str], reason: str) -> None:
-        """Versions that do not serve are UNAVAILABLE; others go on serving."""
+    def failed(
+        self, name: str, versions: Iterable[str], reason: str, like: ModelEntry | None = None
+    ) -> None:
+        """Versions that do not serve are UNAVAILABLE; others go on serving. `like` has what is
+        announced of them nevertheless."""
         state = ModelState.MODEL_STATE_UNAVAILABLE
-        self._mark(name, versions, state, reason, even_if_serving=False)
+        self._mark(name, versions, state, reason, like, even_if_serving=False)
 
     def install(self, model: LoadedModel) -> LoadedModel | None:
         """From now on `model` serves its version; the one it replaces is returned."""
@@ -80,12 +84,14 @@ class Catalog:
         self.changed()
         return old.loaded if old else None
 
-    def withdraw(self, name: str, versions: Iterable[str], reason: str) -> list[LoadedModel]:
+    def withdraw(
+        self, name: str, versions: Iterable[str], reason: str, like: ModelEntry | None = None
+    ) -> list[LoadedModel]:
         """These versions serve no more; they are returned, so that they can finish."""
         chosen = tuple(versions)
         found = [m for m in self.loaded(name) if m.entry.version in chosen]
         state = ModelState.MODEL_STATE_UNAVAILABLE
-        self._mark(name, chosen, state, reason, even_if_serving=True)
+        self._mark(name, chosen, state, reason, like, even_if_serving=True)
         return found
 
     def versions(self, name: str) -> list[str]:
@@ -97,6 +103,7 @@ class Catalog:
         versions: Iterable[str],
         state: ModelState.ValueType,
         reason: str,
+        like: ModelEntry | None = None,
         *,
         even_if_serving: bool,
     ) -> None:
@@ -106,6 +113,7 @@ class Catalog:
                 current = known.get((name, version))
                 if current is None or current.loaded is None or even_if_serving:
                     entry = ModelEntry(name=name, version=version, state=state, reason=reason)
+                    entry.MergeFrom(like or _NOTHING)
                     known[name, version] = _Known(entry, None)
             self._replace(known, name)
         self.changed()

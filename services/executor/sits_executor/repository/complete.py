@@ -42,6 +42,15 @@ def complete(
     return config
 
 
+def complete_pipeline(given: Given) -> ModelConfig:
+    """A pipeline's own: nothing but the versions can be known from elsewhere."""
+    config = ModelConfig()
+    config.CopyFrom(given.config)
+    if not config.HasField("version_policy"):
+        config.version_policy.latest.CopyFrom(ModelVersionPolicy.Latest(num_versions=1))
+    return config
+
+
 def shares_first_dimension(signature: Signature) -> bool:
     """Whether one named size leads every tensor and occurs nowhere else."""
     shapes = [spec.shape for spec in (*signature.inputs, *signature.outputs)]

@@ -14,10 +14,9 @@ SLOTS_PER_INSTANCE = 2
 
 def entry_of(
     config: ModelConfig, version: str, versions: Sequence[str], labels: dict[str, Labels],
-    fallback: str,
+    fallback: str, instances: int,
 ) -> ModelEntry:  # fmt: skip
     """The announcement of a version that is ready."""
-    instances = sum(group.count for group in config.instance_group)
     return ModelEntry(
         name=config.name,
         version=version,
@@ -29,6 +28,12 @@ def entry_of(
         slots=SLOTS_PER_INSTANCE * instances,
         labels=labels,
     )
+
+
+def announced_apart(entry: ModelEntry) -> ModelEntry:
+    """What is still told of a pipeline that cannot run here: a dispatcher may run its steps on
+    several executors."""
+    return ModelEntry(metadata=entry.metadata, config=entry.config, labels=entry.labels)
 
 
 def metadata_of(config: ModelConfig, versions: Sequence[str]) -> ModelMetadataResponse:

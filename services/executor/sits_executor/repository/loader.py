@@ -5,86 +5,108 @@ from dataclasses import dataclass
 
 import structlog
 
+from sits_core import pipeline as pipelines
+from sits_core.pipeline import Pipeline, PipelineError
 from sits_executor.backends.base import Backend, LoadError, LoadSpec
-from sits_executor.backends.budget import Budget
 from sits_executor.backends.choice import Choice, choose
-from sits_executor.backends.streamed import StreamBackend
 from sits_executor.batch import Batch
 from sits_executor.contract import Contract, contract_of
 from sits_executor.cpu_quota import threads_per_instance
 from sits_executor.instances import Instances
+from sits_executor.pipelines.opening import NO_BACKEND, Find, Ran, open_pipeline
 from sits_executor.queue import BatchQueue
 from sits_executor.repository import given as given_config
 from sits_executor.repository import versions
 from sits_executor.repository.check import check
-from sits_executor.repository.complete import complete
+from sits_executor.repository.complete import complete, complete_pipeline
 from sits_executor.repository.describe import entry_of, read_labels
 from sits_executor.repository.given import Given
 from sits_executor.repository.layout import ModelFolder, refuse_pickled
 from sits_executor.repository.loaded import LoadedModel
-from sits_executor.repository.supported import Placement, placement, refuse_unsupported
+from sits_executor.repository.sharing import Shared
+from sits_executor.repository.supported import (
+    MAX_INSTANCES,
+    Placement,
+    placement,
+    refuse_unsupported,
+)
 from sits_executor.warmup import warm_up
+from sits_protos.oip.model_config_pb2 import ModelConfig
 
 log = structlog.get_logger()
 
 RunBatch = Callable[[Batch], None]
 MakeRunner = Callable[[Contract, Backend], RunBatch]
-ServeStreams = Callable[[Contract, StreamBackend, int, int, Callable[[], object]], BatchQueue]
-"""Serves a model on the device's scheduler: gets the queue's capacity and default priority, and
-what to call at the end; gives the queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be loaded of one model, known before anything heavy starts."""
+    """What is to be loaded of one model, known before anything heavy starts. `pipeline` None =
+    it is a model of its own."""
 
     folder: ModelFolder
     given: Given
     choice: Choice
     placement: Placement
     versions: tuple[str, ...]
+    pipeline: Pipeline | None = None
 
 
 class Loader:
-    """Pure construction: keeps no state about what is loaded."""
+    """Pure construction: keeps no state about what is loaded. `find` gives the models that a
+    pipeline is made of, `ran` counts their runs in it."""
 
     def __init__(
         self,
         make_runner: MakeRunner,
-        serve_streams: ServeStreams,
+        find: Find,
+        ran: Ran,
         *,
         threads: int,
         on_gpu: bool,
         default_max_batch: int,
         queue_batches: int,
-        gpu_memory_bytes: int = 0,
-        staging: Budget | None = None,
     ) -> None:
-        self._make_runner, self._serve_streams = make_runner, serve_streams
+        self._make_runner, self._find, self._ran = make_runner, find, ran
         self._threads, self._on_gpu = threads, on_gpu
         self._default_max_batch, self._queue_batches = default_max_batch, queue_batches
-        self._gpu_memory_bytes, self._staging = gpu_memory_bytes, staging or Budget()
 
     def plan(self, folder: ModelFolder, config_json: str) -> Plan:
         """Reads the configuration only. Raises `LoadError`."""
         given = given_config.read(folder, config_json)
         refuse_unsupported(given.config)
+        pipeline = _pipeline(given.config)
         return Plan(
             folder=folder,
             given=given,
-            choice=choose(given.config),
+            choice=NO_BACKEND if pipeline else choose(given.config),
             placement=placement(given.config, self._on_gpu),
             versions=tuple(
                 map(str, versions.choose(given.config.version_policy, folder.versions()))
             ),
+            pipeline=pipeline,
         )
 
     def load(self, plan: Plan, version: str) -> LoadedModel:
         """Opens, checks and warms up one version, and starts its instances. Raises `LoadError`."""
+        if plan.pipeline is not None:
+            return self._load_pipeline(plan, plan.pipeline, version)
         spec = self._spec(plan, version)
         backend = plan.choice.load(spec)
         try:
             return self._ready(plan, backend, spec)
+        except BaseException:
+            backend.close()
+            raise
+
+    def _load_pipeline(self, plan: Plan, pipeline: Pipeline, version: str) -> LoadedModel:
+        """Batches that are at different steps run at once: an instance for each of the steps."""
+        config = complete_pipeline(plan.given)
+        check(config, None)
+        backend = open_pipeline(config, pipeline, version, self._find, self._ran)
+        instances = min(MAX_INSTANCES, backend.parallel)
+        try:
+            return self._serve(plan, backend, config, version, instances)
         except BaseException:
             backend.close()
             raise
@@ -97,26 +119,28 @@ class Loader:
         config.backend, config.platform = plan.choice.backend, plan.choice.platform
         config.default_model_filename = spec.filename
         check(config, backend.signature)
-        contract = contract_of(config, spec.version)
+        return self._serve(plan, backend, config, spec.version, where.instances)
+
+    def _serve(
+        self, plan: Plan, backend: Backend, config: ModelConfig, version: str, count: int
+    ) -> LoadedModel:
+        contract = contract_of(config, version)
         warm_up(backend, contract, config, plan.folder)
-        if isinstance(backend, StreamBackend):
-            backend.prepare(contract)
         labels = read_labels(config, plan.folder)
-        entry = entry_of(config, spec.version, plan.versions, labels, backend.fallback)
-        capacity = max(self._queue_batches, entry.slots)
-        priority = config.dynamic_batching.default_priority_level
-        if isinstance(backend, StreamBackend):
-            queue = self._serve_streams(contract, backend, capacity, priority, backend.close)
-            return LoadedModel(entry, contract, backend, queue)
-        queue = BatchQueue(capacity, priority)
-        Instances(
+        entry = entry_of(config, version, plan.versions, labels, backend.fallback, count)
+        shared = Shared(backend, count)
+        queue = BatchQueue(
+            max(self._queue_batches, entry.slots), config.dynamic_batching.default_priority_level
+        )
+        instances = Instances(
             f"{contract.model}/{contract.version}",
-            where.instances,
+            count,
             queue,
             self._make_runner(contract, backend),
-            backend.close,
-        ).start()
-        return LoadedModel(entry, contract, backend, queue)
+            shared.release,
+        )
+        instances.start()
+        return LoadedModel(entry, contract, shared, queue, instances)
 
     def _spec(self, plan: Plan, version: str) -> LoadSpec:
         return LoadSpec(
@@ -128,8 +152,6 @@ class Loader:
             instances=plan.placement.instances,
             threads=threads_per_instance(self._threads, plan.placement.instances),
             gpu=plan.placement.gpu,
-            gpu_memory_bytes=self._gpu_memory_bytes,
-            staging=self._staging,
         )
 
 
@@ -138,19 +160,25 @@ def _where_it_runs(where: Placement, backend: Backend) -> Placement:
     return where._replace(gpu=None) if backend.fallback else where
 
 
+def _pipeline(config: ModelConfig) -> Pipeline | None:
+    if not pipelines.is_pipeline(config):
+        return None
+    try:
+        return pipelines.read(config)
+    except PipelineError as error:
+        raise LoadError(str(error)) from None
+
+
 def _filename(plan: Plan, version: str) -> str:
     """The file to open, checked; empty for backends without one."""
-    choice, written = plan.choice, plan.given.config.default_model_filename
-    known = (choice.filename, *choice.or_filenames)
-    found = [name for name in known if name and plan.folder.has(f"{version}/{name}")]
-    wanted = written or next(iter(found), choice.filename)
+    wanted = plan.given.config.default_model_filename or plan.choice.filename
     if not wanted:
         return ""
-    refuse_pickled(wanted, choice.opens)
+    refuse_pickled(wanted)
     relative = f"{version}/{wanted}"
     if not plan.folder.has(relative):
         for path in sorted((plan.folder.path / version).iterdir()):
-            refuse_pickled(path.name, choice.opens)
+            refuse_pickled(path.name)
         raise LoadError(f"there is no file '{relative}' in the model's folder")
     plan.folder.file(relative)
     return wanted

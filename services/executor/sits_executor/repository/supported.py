@@ -18,7 +18,6 @@ def _tensors(config: ModelConfig) -> list[ModelInput | ModelOutput]:
 
 _UNSUPPORTED: Final[tuple[tuple[str, Callable[[ModelConfig], bool]], ...]] = (
     ("sequence_batching", lambda c: c.HasField("sequence_batching")),
-    ("ensemble_scheduling", lambda c: c.HasField("ensemble_scheduling")),
     ("model_transaction_policy.decoupled", lambda c: c.model_transaction_policy.decoupled),
     (
         "model_operations.op_library_filename",
