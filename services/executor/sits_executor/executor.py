@@ -1,5 +1,6 @@
 """Everything of one executor that does work, without its ports."""
 
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -7,26 +8,38 @@ from prometheus_client import CollectorRegistry
 
 from sits_core.tracing import Tracer
 from sits_executor.backends.base import Backend
+from sits_executor.backends.budget import Budget
+from sits_executor.backends.streamed import DeviceLost, StreamBackend
 from sits_executor.background import Background
 from sits_executor.collector import ModelCollector
 from sits_executor.contract import Contract
 from sits_executor.cpu_quota import cpus
 from sits_executor.device import is_gpu
+from sits_executor.drain import refuse_waiting
 from sits_executor.identity import Identity
 from sits_executor.listener import ExecuteListener
-from sits_executor.metrics import Metrics
+from sits_executor.metrics import Metrics, ModelMetrics
 from sits_executor.payloads import Payloads
+from sits_executor.queue import BatchQueue
 from sits_executor.repository.catalog import Catalog
+from sits_executor.repository.describe import SLOTS_PER_INSTANCE
 from sits_executor.repository.layout import Repository
 from sits_executor.repository.loader import Loader, RunBatch
 from sits_executor.repository.manager import Manager
 from sits_executor.runner import Runner
 from sits_executor.settings import ExecutorSettings
 from sits_executor.spans import Spans
+from sits_executor.streams.buffers import Buffers
+from sits_executor.streams.collector import StreamCollector
+from sits_executor.streams.model import StreamModel
+from sits_executor.streams.runner import StreamRunner
+from sits_executor.streams.scheduler import StreamScheduler
+from sits_scheduling.watermarks import Precision
 
 
 class Executor:
-    """Puts the parts together; `app.serve` adds the ports."""
+    """Puts the parts together; `app.serve` adds the ports. `lost` is called once no device is
+    left to run anything."""
 
     def __init__(
         self,
@@ -41,6 +54,14 @@ class Executor:
         self._payloads, self._metrics = payloads, Metrics(registry)
         self._spans, self._executions = Spans(tracer, identity.id), count(1)
         self._background = Background(settings.executor_load_threads, "load")
+        self._staging = Budget(settings.executor_staging_bytes)
+        self._buffer_samples = settings.executor_buffer_samples
+        self.scheduler = StreamScheduler(
+            streams=settings.executor_streams,
+            hang_s=settings.executor_hang_s,
+            lost=self._device_lost,
+        )
+        self.lost: Callable[[], object] = lambda: None
         self.listener = ExecuteListener(
             self.catalog, payloads, self._metrics, identity.id, settings.max_message_bytes
         )
@@ -51,7 +72,9 @@ class Executor:
             self._background,
             settings.executor_upload_bytes,
         )
-        registry.register(ModelCollector(self.catalog, self._metrics.label))
+        label = self._metrics.label
+        registry.register(ModelCollector(self.catalog, label))
+        registry.register(StreamCollector(self.scheduler, self._staging, label))
 
     def start(self) -> None:
         self.catalog.changed = self.listener.announce
@@ -60,6 +83,7 @@ class Executor:
     def stop(self) -> None:
         for model in self.catalog.loaded():
             model.close()
+        self.scheduler.stop()
         self.manager.close()
 
     def _loader(self, settings: ExecutorSettings) -> Loader:
@@ -67,20 +91,53 @@ class Executor:
             self._make_runner,
             self.catalog.find,
             lambda model: self._metrics.of(model).timed,
+            self._serve_streams,
             threads=settings.executor_threads or cpus(),
             on_gpu=is_gpu(self.identity.device),
             default_max_batch=settings.executor_default_max_batch,
             queue_batches=settings.executor_queue_batches,
+            gpu_memory_bytes=settings.executor_gpu_memory_bytes,
+            staging=self._staging,
         )
 
     def _make_runner(self, contract: Contract, backend: Backend) -> RunBatch:
+        runner = Runner(*self._runner_parts(contract, backend))
+        runner.lost = self.scheduler.lose
+        return runner.run
+
+    def _serve_streams(
+        self,
+        contract: Contract,
+        backend: StreamBackend,
+        capacity: int,
+        default_priority: int,
+        closed: Callable[[], object],
+    ) -> BatchQueue:
+        """What is announced to dispatchers fits into the queue, in batches and in samples."""
+        announced = SLOTS_PER_INSTANCE * backend.streams * max(1, contract.max_rows)
+        buffers = Buffers(Precision[backend.precision], self._buffer_samples, announced)
+        queue = BatchQueue(capacity, default_priority, buffers.queue)
+        runner = StreamRunner(*self._runner_parts(contract, backend))
+        runner.stream, runner.lost = backend, self.scheduler.lose
+        name = f"{contract.model}/{contract.version}"
+        self.scheduler.attach(StreamModel(name, queue, backend, runner, buffers, closed))
+        return queue
+
+    def _runner_parts(
+        self, contract: Contract, backend: Backend
+    ) -> tuple[Contract, Backend, Payloads, Spans, ModelMetrics, str, Iterator[int]]:
         metrics = self._metrics.of(contract.model)
-        return Runner(
-            contract,
-            backend,
-            self._payloads,
-            self._spans,
-            metrics,
-            self.identity.id,
+        return (
+            contract, backend, self._payloads, self._spans, metrics, self.identity.id,
             self._executions,
-        ).run
+        )  # fmt: skip
+
+    def _device_lost(self, error: DeviceLost) -> None:
+        """Nothing here runs any more: what waits goes elsewhere, and so will what comes."""
+        loaded = self.catalog.loaded()
+        for name in {model.entry.name for model in loaded}:
+            self.catalog.withdraw(name, self.catalog.versions(name), error.message)
+        for model in loaded:
+            model.close()
+        refuse_waiting(loaded, self.identity.id, error)
+        self.lost()

@@ -1,6 +1,6 @@
 """The life of one batch inside the executor: drop, stage, launch, isolate, answer."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 
@@ -10,6 +10,7 @@ from sits_core.errors import Internal, SitsError
 from sits_executor import answers, results, staging
 from sits_executor.answers import Run, Stages
 from sits_executor.backends.base import Backend, Parameters, ParameterValue
+from sits_executor.backends.streamed import DeviceLost, OutOfMemory, RunLost
 from sits_executor.batch import Batch
 from sits_executor.contract import Contract
 from sits_executor.metrics import ModelMetrics
@@ -31,7 +32,10 @@ class ModelFailed(Internal):
 
 
 class Runner:
-    """Runs batches of one model version; called by as many threads as it has instances."""
+    """Runs batches of one model version; called by as many threads as it has instances.
+
+    `lost` is told when the device failed for good.
+    """
 
     def __init__(
         self,
@@ -46,18 +50,37 @@ class Runner:
         self._contract, self._backend = contract, backend
         self._payloads, self._spans, self._metrics = payloads, spans, metrics
         self._instance, self._executions = instance, executions
+        self.lost: Callable[[DeviceLost], object] = lambda _: None
 
     def run(self, batch: Batch) -> None:
         """Always answers the batch, never raises."""
         run = Run(Stages(batch.received_ns, input=now_ns()))
-        try:
-            self._execute(batch, run)
+        self.complete(batch, run, lambda: self._execute(batch, run))
+
+    def complete(self, batch: Batch, run: Run, last_step: Callable[[], None]) -> None:
+        """Answers with what the step makes of `run`, or with what it raises."""
+        if self.attempt(batch, run, last_step):
             message = answers.result(batch, run, self._instance, self._contract.version)
+            self._answer(batch, run, message)
+
+    def attempt(self, batch: Batch, run: Run, step: Callable[[], None]) -> bool:
+        """False when the step raised, and the batch got that as its answer."""
+        try:
+            step()
+        except DeviceLost as error:
+            self.lost(error)
+            self._answer(batch, run, self._failed(batch, run, RunLost()))
         except SitsError as error:
-            message = self._failed(batch, run, error)
+            self._answer(batch, run, self._failed(batch, run, error))
         except Exception as error:  # noqa: BLE001 - an answer must go out whatever broke
             log.error("batch.broken", batch=repr(batch), detail=detail(error))
-            message = self._failed(batch, run, Internal(f"executor fault: {type(error).__name__}"))
+            fault = Internal(f"executor fault: {type(error).__name__}")
+            self._answer(batch, run, self._failed(batch, run, fault))
+        else:
+            return True
+        return False
+
+    def _answer(self, batch: Batch, run: Run, message: LinkMessage) -> None:
         if not batch.answer(message):
             self._payloads.release(t.reference for t in run.outputs if t.HasField("reference"))
         self._metrics.ran(batch, run)
@@ -100,14 +123,21 @@ class Runner:
         try:
             columns, run.executed_rows = self._once(batch, run, arrays, alive)
             return columns
-        except BadResult:
+        except (BadResult, DeviceLost):
             raise
         except Exception as error:  # noqa: BLE001 - models raise anything
-            run.failed_runs += 1
-            if len(alive) == 1:
-                run.errors[alive[0]] = self._model_failed(batch, error)
-                return ()
-            log.info("batch.isolating", batch=repr(batch), cause=safe_cause(error))
+            return self._isolated(batch, run, arrays, alive, error)
+
+    def _isolated(
+        self, batch: Batch, run: Run, arrays: dict[str, Array], alive: Sequence[int],
+        error: Exception,
+    ) -> Columns:  # fmt: skip
+        """After a run of all of them raised `error`."""
+        run.failed_runs += 1
+        if len(alive) == 1:
+            run.errors[alive[0]] = self._model_failed(batch, error)
+            return ()
+        log.info("batch.isolating", batch=repr(batch), cause=safe_cause(error))
         return self._each_alone(batch, run, arrays, alive)
 
     def _each_alone(
@@ -122,6 +152,8 @@ class Runner:
                 columns, rows = self._once(batch, run, arrays, [position])
             except BadResult as error:
                 run.errors[position] = error
+            except DeviceLost:
+                raise
             except Exception as error:  # noqa: BLE001 - models raise anything
                 run.failed_runs += 1
                 run.errors[position] = self._model_failed(batch, error)
@@ -139,14 +171,16 @@ class Runner:
             rows = sum(span.stop - span.start for span in spans)
             chosen = staging.select(arrays, spans, batch.rows)
         started_ns = now_ns()
-        outputs = self._backend.run(chosen, _parameters(batch))
+        outputs = self._backend.run(chosen, parameters_of(batch))
         self._metrics.timed((now_ns() - started_ns) / 1e9)
         if isinstance(outputs, Traced):
             run.steps += outputs.steps
         return results.check(outputs, self._contract, rows), rows
 
-    def _model_failed(self, batch: Batch, error: Exception) -> ModelFailed:
+    def _model_failed(self, batch: Batch, error: Exception) -> SitsError:
         log.warning("model.failed", batch=repr(batch), detail=detail(error))
+        if isinstance(error, OutOfMemory):
+            return error
         if isinstance(error, StepFailed):
             return ModelFailed(
                 f"model '{self._contract.model}' failed at {error.message}", reason=error.reason
@@ -158,7 +192,7 @@ class Runner:
         return answers.whole_failure(batch.header, error, self._instance, run.stages)
 
 
-def _parameters(batch: Batch) -> Parameters:
+def parameters_of(batch: Batch) -> Parameters:
     """Those of the first request: only requests with equal parameters share a batch."""
     given = batch.requests[0].parameters
     if not given:

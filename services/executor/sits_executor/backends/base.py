@@ -1,12 +1,13 @@
 """The seam between the executor and whatever computes: one small protocol."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from sits_core.datatypes import Array
+from sits_executor.backends.budget import Budget
 from sits_protos.oip.model_config_pb2 import ModelConfig
 
 ParameterValue = bool | int | str | float
@@ -36,12 +37,21 @@ class LoadError(Exception):
     """A model cannot be loaded. The text says why and is safe to show."""
 
 
+ChooseGang = Callable[[int], Sequence[str]]
+"""The GPUs, as topology names them, on which a model that needs so many runs. Raises `LoadError`."""
+
+
+def no_gang(size: int) -> Sequence[str]:
+    raise LoadError(f"the model asks for a gang of {size} GPUs, which this executor cannot have")
+
+
 @dataclass(frozen=True, slots=True)
 class LoadSpec:
     """What a factory gets: one version of one model, and the share of the machine it may use.
 
     `config` is as given, not yet completed. `threads` is for one instance.
-    `gpu` is None for the CPU, else the index of the CUDA device.
+    `gpu` is None for the CPU, else the index of the CUDA device. `gpu_memory_bytes`: the most
+    that this process may hold there, 0 = all; `staging`: pinned host memory of all models.
     """
 
     model: str
@@ -52,6 +62,10 @@ class LoadSpec:
     instances: int
     threads: int
     gpu: int | None
+    gpu_memory_bytes: int = 0
+    staging: Budget = field(default_factory=Budget)
+
+    gang: ChooseGang = no_gang
 
     def parameter(self, key: str, default: str = "") -> str:
         """A `parameters` entry of config.pbtxt."""

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from sits_executor.backends.base import Backend
 from sits_executor.contract import Contract
-from sits_executor.instances import Instances
 from sits_executor.pipelines.backend import PipelineBackend
 from sits_executor.queue import BatchQueue
 from sits_executor.repository.sharing import Shared
@@ -20,7 +19,6 @@ class LoadedModel:
     contract: Contract
     shared: Shared
     queue: BatchQueue
-    instances: Instances
 
     @property
     def backend(self) -> Backend:

@@ -8,7 +8,9 @@ import structlog
 from sits_core import pipeline as pipelines
 from sits_core.pipeline import Pipeline, PipelineError
 from sits_executor.backends.base import Backend, LoadError, LoadSpec
+from sits_executor.backends.budget import Budget
 from sits_executor.backends.choice import Choice, choose
+from sits_executor.backends.streamed import StreamBackend
 from sits_executor.batch import Batch
 from sits_executor.contract import Contract, contract_of
 from sits_executor.cpu_quota import threads_per_instance
@@ -37,6 +39,9 @@ log = structlog.get_logger()
 
 RunBatch = Callable[[Batch], None]
 MakeRunner = Callable[[Contract, Backend], RunBatch]
+ServeStreams = Callable[[Contract, StreamBackend, int, int, Callable[[], object]], BatchQueue]
+"""Serves a model on the device's scheduler: gets the queue's capacity and default priority, and
+what to call at the end; gives the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +66,20 @@ class Loader:
         make_runner: MakeRunner,
         find: Find,
         ran: Ran,
+        serve_streams: ServeStreams,
         *,
         threads: int,
         on_gpu: bool,
         default_max_batch: int,
         queue_batches: int,
+        gpu_memory_bytes: int = 0,
+        staging: Budget | None = None,
     ) -> None:
         self._make_runner, self._find, self._ran = make_runner, find, ran
+        self._serve_streams = serve_streams
         self._threads, self._on_gpu = threads, on_gpu
         self._default_max_batch, self._queue_batches = default_max_batch, queue_batches
+        self._gpu_memory_bytes, self._staging = gpu_memory_bytes, staging or Budget()
 
     def plan(self, folder: ModelFolder, config_json: str) -> Plan:
         """Reads the configuration only. Raises `LoadError`."""
@@ -126,21 +136,25 @@ class Loader:
     ) -> LoadedModel:
         contract = contract_of(config, version)
         warm_up(backend, contract, config, plan.folder)
+        if isinstance(backend, StreamBackend):
+            backend.prepare(contract)
         labels = read_labels(config, plan.folder)
         entry = entry_of(config, version, plan.versions, labels, backend.fallback, count)
         shared = Shared(backend, count)
-        queue = BatchQueue(
-            max(self._queue_batches, entry.slots), config.dynamic_batching.default_priority_level
-        )
-        instances = Instances(
+        capacity = max(self._queue_batches, entry.slots)
+        priority = config.dynamic_batching.default_priority_level
+        if isinstance(backend, StreamBackend):
+            queue = self._serve_streams(contract, backend, capacity, priority, shared.release)
+            return LoadedModel(entry, contract, shared, queue)
+        queue = BatchQueue(capacity, priority)
+        Instances(
             f"{contract.model}/{contract.version}",
             count,
             queue,
             self._make_runner(contract, backend),
             shared.release,
-        )
-        instances.start()
-        return LoadedModel(entry, contract, shared, queue, instances)
+        ).start()
+        return LoadedModel(entry, contract, shared, queue)
 
     def _spec(self, plan: Plan, version: str) -> LoadSpec:
         return LoadSpec(
@@ -152,6 +166,8 @@ class Loader:
             instances=plan.placement.instances,
             threads=threads_per_instance(self._threads, plan.placement.instances),
             gpu=plan.placement.gpu,
+            gpu_memory_bytes=self._gpu_memory_bytes,
+            staging=self._staging,
         )
 
 
@@ -171,14 +187,17 @@ def _pipeline(config: ModelConfig) -> Pipeline | None:
 
 def _filename(plan: Plan, version: str) -> str:
     """The file to open, checked; empty for backends without one."""
-    wanted = plan.given.config.default_model_filename or plan.choice.filename
+    choice, written = plan.choice, plan.given.config.default_model_filename
+    known = (choice.filename, *choice.or_filenames)
+    found = [name for name in known if name and plan.folder.has(f"{version}/{name}")]
+    wanted = written or next(iter(found), choice.filename)
     if not wanted:
         return ""
-    refuse_pickled(wanted)
+    refuse_pickled(wanted, choice.opens)
     relative = f"{version}/{wanted}"
     if not plan.folder.has(relative):
         for path in sorted((plan.folder.path / version).iterdir()):
-            refuse_pickled(path.name)
+            refuse_pickled(path.name, choice.opens)
         raise LoadError(f"there is no file '{relative}' in the model's folder")
     plan.folder.file(relative)
     return wanted
