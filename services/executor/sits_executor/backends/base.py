@@ -64,7 +64,6 @@ class LoadSpec:
     gpu: int | None
     gpu_memory_bytes: int = 0
     staging: Budget = field(default_factory=Budget)
-
     gang: ChooseGang = no_gang
 
     def parameter(self, key: str, default: str = "") -> str:
@@ -135,7 +134,9 @@ class Resident(Protocol):
     the steps of a pipeline need no way over the host."""
 
     @property
-    def memory(self) -> Memory: ...
+    def home(self) -> Memory:
+        """Where it takes its inputs from and leaves its outputs."""
+        ...
 
     def run_resident(
         self, inputs: Mapping[str, Stored], parameters: Parameters

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sits_core.clock import now_ns
 from sits_core.datatypes import Array
-from sits_core.errors import Internal
+from sits_core.errors import Internal, SitsError
 from sits_executor.backends.base import (
     Arrays,
     Memory,
@@ -82,7 +82,7 @@ class PipelineBackend:
         return frozenset(node.step.model for node in self.graph.nodes)
 
     def run(self, inputs: Arrays, parameters: Parameters) -> Arrays:
-        """Raises `StepFailed`."""
+        """Raises `StepFailed`, and what a step raised of our own errors."""
         if not self._memories:
             return self._run(inputs, parameters)
         with ExitStack() as stack:
@@ -127,7 +127,7 @@ class PipelineBackend:
                     results = backend.run(arrays, parameters)  # type: ignore[arg-type]
             ended_ns = now_ns()
             _keep(node, results, rows, values)
-        except StepFailed:
+        except SitsError:
             raise
         except Exception as error:
             raise StepFailed(f"{node.step}: {safe_cause(error)}") from error
@@ -150,7 +150,7 @@ class PipelineBackend:
 
 
 def memory_of(backend: object) -> Memory:
-    return backend.memory if isinstance(backend, Resident) else HOST
+    return backend.home if isinstance(backend, Resident) else HOST
 
 
 def _converted(stored: Stored, action: Convert) -> Stored:
