@@ -16,6 +16,7 @@ from sits_cli.private_redis import PrivateRedis
 from sits_core.keepers import Follower, LeaseKeeper
 from sits_core.redis_registry import MAX_RECORD_BYTES, RedisRegistry, connect
 from sits_core.registry import (
+    EVENTS_TTL_S,
     LEASE_TTL_S,
     SCALE_TTL_S,
     STRATEGY_TTL_S,
@@ -116,6 +117,7 @@ def test_every_key_has_the_prefix_and_a_ttl(
     registry.publish_topology(TopologySnapshot(host="h"))
     registry.set_strategy("", "topo_aware")
     registry.publish_scale(1.0)
+    registry.publish_event({"cause": "a test"})
     with redis.Redis.from_url(redis_server.url) as raw:
         ttls = {key.decode(): raw.ttl(key) for key in raw.scan_iter()}
     longest = {
@@ -125,9 +127,17 @@ def test_every_key_has_the_prefix_and_a_ttl(
         "{blue}:topologies": TOPOLOGY_TTL_S,
         "{blue}:strategy": STRATEGY_TTL_S,
         "{blue}:scale": SCALE_TTL_S,
+        "{blue}:events": EVENTS_TTL_S,
     }
     assert ttls.keys() == longest.keys()
     assert all(0 < ttls[key] <= longest[key] for key in ttls)
+
+
+def test_events_are_kept_in_order(registry: RedisRegistry) -> None:
+    steps = [{"before": "normal", "after": "scale_out"}, {"cause": "queue 130 above 120 → ž"}]
+    for step in steps:
+        registry.publish_event(step)
+    assert registry.events() == steps
 
 
 def test_reading_a_strategy_keeps_it(registry: RedisRegistry, raw: redis.Redis) -> None:

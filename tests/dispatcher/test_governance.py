@@ -6,6 +6,7 @@ import pytest
 
 from sits_channel.bounded import Pressure
 from sits_core.metrics import ProcessRegistry
+from sits_core.registry import RegistryUnavailable
 from sits_core.settings import load
 from sits_core.testing import MemoryRegistry
 from sits_core.tracing import Tracer
@@ -180,6 +181,24 @@ class TestLevels:
         before = len(front.sent)
         govern(mesh, GOOD, 10)
         assert len(front.sent) == before
+
+    def test_each_step_goes_to_redis_once_and_waits_while_it_is_away(self, mesh: Mesh) -> None:
+        mesh.registry = registry = MemoryRegistry()
+        govern(mesh, BAD, 2)
+        registry.down = True
+        with pytest.raises(RegistryUnavailable):
+            mesh.poll_registry()
+        registry.down = False
+        mesh.poll_registry()
+        mesh.poll_registry()
+        (step,) = registry.events()
+        assert (step["before"], step["after"]) == ("normal", "degrade")
+        assert step["cause"] == "queue_median_ms 600 above 500"
+
+    def test_steps_are_counted(self, mesh: Mesh, registry: ProcessRegistry) -> None:
+        govern(mesh, BAD, 8)
+        name = "sits_governance_steps_total"
+        assert registry.get_sample_value(name, {"level": "degrade"}) == 2, "and a tier shed"
 
     def test_the_state_tells_the_level_and_what_caused_each_step(self, mesh: Mesh) -> None:
         govern(mesh, BAD, 8)

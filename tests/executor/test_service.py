@@ -32,7 +32,7 @@ from sits_executor.testing import (
 )
 from sits_protos.v1 import control_pb2
 from sits_protos.v1.control_pb2_grpc import ControlStub
-from sits_protos.v1.link_pb2 import BatchHeader, LinkMessage, Release, RequestHeader
+from sits_protos.v1.link_pb2 import BatchHeader, Cancel, LinkMessage, Release, RequestHeader
 
 X = np.array([[1, 2], [3, 4]], np.float32)
 TOKEN = "a shared one"  # noqa: S105 - of this test
@@ -282,6 +282,24 @@ def test_a_cancelled_batch_that_waits_is_answered_at_once_and_never_runs(
         gate.open()
         assert not dispatcher.result(1).result.HasField("error")
         wait_until(lambda: 'sits_executor_rows_total{model="m"} 4.0' in metrics(running), TIMEOUT_S)
+
+
+def test_a_batch_is_given_back_while_it_waits_and_not_once_it_runs(
+    repository: Path, linked: Any, gate: Any
+) -> None:
+    write_model(repository, "m", gate.config)
+    with linked() as (_, dispatcher):
+        dispatcher.wait_ready("m")
+        gate.close()
+        dispatcher.send(batch(1, "m", [X]))
+        gate.wait_for_run()
+        dispatcher.send(batch(2, "m", [X]))
+        for number in (1, 2):
+            ask = Cancel(batch_id=number, if_waiting=True)
+            dispatcher.send(LinkMessage(cancel=ask))
+        assert dispatcher.result(2).result.error.reason == "TAKEN_BACK"
+        gate.open()
+        assert not dispatcher.result(1).results[0].HasField("error")
 
 
 def test_a_cancel_of_some_requests_spares_the_others(

@@ -5,22 +5,32 @@ Each change is one atomic step on the server:
                                     index, expired ids out of it, a hint if it is new
   withdraw_lease                    MULTI: record and id gone, a hint
   publish_scale                     SET with its TTL; no hint, nobody waits for it
+  publish_event                     MULTI: XADD with a limit, its TTL
   set_strategy                      MULTI: one field of the hash, its TTL, a hint
 Reads take an index and then its records; what expired in between is left out.
 `strategies` renews the TTL of the hash as it reads (MULTI).
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar, cast
 
 from google.protobuf.message import DecodeError
 from prometheus_client import CollectorRegistry, Counter
 from redis import Redis
+from redis.typing import EncodableT, FieldT
 
 from sits_core.redis_hints import Hints
 from sits_core.redis_server import RedisServer
-from sits_core.registry import LEASE_TTL_S, SCALE_TTL_S, STRATEGY_TTL_S, TOPOLOGY_TTL_S, Change
+from sits_core.registry import (
+    EVENTS_KEPT,
+    EVENTS_TTL_S,
+    LEASE_TTL_S,
+    SCALE_TTL_S,
+    STRATEGY_TTL_S,
+    TOPOLOGY_TTL_S,
+    Change,
+)
 from sits_core.settings import Settings
 from sits_protos.v1.link_pb2 import Role
 from sits_protos.v1.registry_pb2 import Lease
@@ -165,6 +175,30 @@ class RedisRegistry:
         except ValueError:
             self._unreadable.labels("scale").inc()
             return None
+
+    def publish_event(self, event: Mapping[str, str]) -> None:
+        key = f"{self._prefix}:events"
+        fields: dict[FieldT, EncodableT] = {name: text for name, text in event.items()}  # noqa: C416 - dict() keeps its types
+
+        def use(client: Redis) -> None:
+            with client.pipeline(transaction=True) as change:
+                change.xadd(key, fields, maxlen=EVENTS_KEPT, approximate=True)
+                change.expire(key, EVENTS_TTL_S)
+                change.execute()
+
+        self._server.call("publish_event", use)
+
+    def events(self) -> list[dict[str, str]]:
+        def use(client: Redis) -> list[tuple[bytes, dict[bytes, bytes]]]:
+            return cast(
+                "list[tuple[bytes, dict[bytes, bytes]]]",
+                client.xrange(f"{self._prefix}:events"),
+            )
+
+        return [
+            {name.decode(): text.decode(errors="replace") for name, text in fields.items()}
+            for _, fields in self._server.call("events", use)
+        ]
 
     def subscribe(self, on_change: Change) -> Callable[[], None]:
         return self._hints.subscribe(on_change)

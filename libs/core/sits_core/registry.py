@@ -10,6 +10,9 @@ Keys (prefix `sits` is `SITS_REDIS_PREFIX`; the braces keep all of them in one s
                                of people lasts as long as there is a mesh
   {sits}:scale                 capacity wanted over capacity there is, as decimal text, by the
                                dispatcher that wrote last, TTL `SCALE_TTL_S`; for autoscalers
+  {sits}:events                stream of steps of governance, the last `EVENTS_KEPT` or so: what was
+                               and is its level, tiers refused, and the cause; TTL `EVENTS_TTL_S`
+                               from the last one
 Channel:
   {sits}:changes               "lease", "topology" or "strategy" after each change (a lease
                                that is merely renewed is none); a hint, subscribers poll as well
@@ -28,6 +31,8 @@ TOPOLOGY_TTL_S = 15
 TOPOLOGY_PERIOD_S = 5.0
 STRATEGY_TTL_S = 30 * 86_400
 SCALE_TTL_S = 10
+EVENTS_TTL_S = 7 * 86_400
+EVENTS_KEPT = 1000
 POLL_PERIOD_S = 1.0
 
 Change = Callable[[], None]
@@ -55,6 +60,14 @@ class Registry(Protocol):
     def publish_scale(self, factor: float) -> None: ...
     def scale(self) -> float | None:
         """None when no dispatcher wrote one lately."""
+        ...
+
+    def publish_event(self, event: Mapping[str, str]) -> None:
+        """Keep something that happened, for people and their tools."""
+        ...
+
+    def events(self) -> list[dict[str, str]]:
+        """The oldest first."""
         ...
 
     def subscribe(self, on_change: Change) -> Callable[[], None]:

@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from sits_core.clock import now_ns
@@ -50,6 +50,7 @@ class MemoryRegistry:
         self._topologies: dict[str, tuple[int, bytes]] = {}
         self._strategies: dict[str, str] = {}
         self._scale = (0, 1.0)
+        self._events: list[dict[str, str]] = []
         self._subscribers: list[Change] = []
 
     def publish_lease(self, lease: Lease) -> None:
@@ -100,6 +101,14 @@ class MemoryRegistry:
         self._check()
         expiry, factor = self._scale
         return factor if expiry > self._clock() else None
+
+    def publish_event(self, event: Mapping[str, str]) -> None:
+        self._check()
+        self._events.append(dict(event))
+
+    def events(self) -> list[dict[str, str]]:
+        self._check()
+        return list(self._events)
 
     def subscribe(self, on_change: Change) -> Callable[[], None]:
         self._subscribers.append(on_change)

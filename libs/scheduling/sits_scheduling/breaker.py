@@ -112,6 +112,13 @@ class Breaker:
             return now_ns
         return min(self._probes.values()) + self._policy.reset_ns
 
+    def trip(self, now_ns: int) -> bool:
+        """Open it without waiting for more faults. False when it is not closed."""
+        if self._state is not State.CLOSED:
+            return False
+        self._open(now_ns)
+        return True
+
     def snapshot(self) -> Snapshot:
         return Snapshot(self._state, self._faults, len(self._probes), self._until_ns)
 
@@ -204,6 +211,11 @@ class Breakers:
         """Executors that want a probe now."""
         times = ((e, breaker.next_probe_ns(now_ns)) for e, breaker in self._tripped.items())
         return [executor for executor, at in times if at is not None and at <= now_ns]
+
+    def trip(self, executor: str, now_ns: int) -> bool:
+        """Keep work away from it from now on, until a probe succeeds."""
+        breaker = self._all.get(executor)
+        return breaker is not None and breaker.trip(now_ns)
 
     def snapshots(self) -> dict[str, Snapshot]:
         return {executor: breaker.snapshot() for executor, breaker in self._all.items()}

@@ -16,6 +16,7 @@ from sits_scheduling.loads import UNKNOWN_COST_NS as UNKNOWN_COST_NS
 from sits_scheduling.loads import Loads
 from sits_scheduling.nearness import Executor as Executor
 from sits_scheduling.nearness import Nearness
+from sits_scheduling.replacing import Held
 from sits_scheduling.view import Candidates as Candidates
 
 _SPEED_STEPS: Final = 20.0
@@ -213,6 +214,18 @@ class ExecutorTable:
         """Executors that serve it."""
         columns = self._models.get(model)
         return [str(e) for e in self._ids[columns.serving()]] if columns is not None else []
+
+    def held(self, model: str, but: Collection[str] = ()) -> list[Held]:
+        """What each executor that serves it holds of it."""
+        columns = self._models.get(model)
+        if columns is None:
+            return []
+        return [
+            Held(self.executor_at(at), int(columns.batches[at]), int(columns.parallel[at]),
+                 float(columns.speed[at]))
+            for at in map(int, columns.serving())
+            if self.executor_at(at) not in but
+        ]  # fmt: skip
 
     def others(self, model: str, but: Collection[str]) -> bool:
         """Whether anybody besides `but` serves it."""

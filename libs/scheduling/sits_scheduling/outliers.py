@@ -90,6 +90,10 @@ class Outliers:
         worst = sorted(suspects, key=lambda item: -item[0])[: max(0, room)]
         return [self._eject(executor, cause, now_ns) for _, executor, cause in worst]
 
+    def faulty(self, part: float) -> list[str]:
+        """Executors of whose last results more than `part` were faults."""
+        return [e for e, record in self._records.items() if record.faults > part]
+
     def forget(self, executor: str) -> None:
         """It left."""
         self._records.pop(executor, None)

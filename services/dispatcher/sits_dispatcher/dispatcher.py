@@ -29,12 +29,16 @@ from sits_protos.v1.link_pb2 import BatchHeader, Cancel, LinkMessage, Release, R
 from sits_protos.v1.topology_pb2 import TopologySnapshot
 from sits_scheduling.candidates import ExecutorTable
 from sits_scheduling.outcomes import Outcome
+from sits_scheduling.replacing import surplus
 from sits_scheduling.signals import Sample
 from sits_scheduling.tenants import Tenants
 
 log = structlog.get_logger()
 
 _IDLE_POLL_S = 0.02
+
+TAKEN_BACK = "TAKEN_BACK"
+"""The reason with which an executor gives back what it has not run."""
 
 
 class Dispatcher:
@@ -50,10 +54,10 @@ class Dispatcher:
     ) -> None:  # fmt: skip
         self.lock = threading.RLock()
         self.table, self.placer = table, placer
-        self.hedges = Hedges(settings.dispatcher_hedge_percent)
         self._settings, self._weights, self._reader = settings, weights, reader
         self.tracer, self._metrics = tracer, metrics
         self.guard, self._signals = Guard(metrics), Signals()
+        self.hedges = Hedges(settings.dispatcher_hedge_percent)
         self._executors: dict[str, Peer] = {}
         self._sharing: set[str] = set()
         self._in_flight: dict[int, Job] = {}
@@ -113,26 +117,28 @@ class Dispatcher:
         """Bring a result back to the front it belongs to. Late and unknown ones are counted."""
         header = ResultHeader.FromString(head)
         with self.lock:
-                self._give_back(executor_id, header, body)
             job = self._in_flight.get(header.batch_id)
             if job is None or job.executor != executor_id:
                 self._metrics.dropped("late_result")
+                self._give_back(executor_id, header, body)
                 return
             del self._in_flight[job.key]
             now = now_ns()
-            self.hedges.returned(job, outcome, now)
             outcome = self.guard.ended(job, header, now)
             self.placer.finished(job, header.times)
             self._signals.returned(job, header.times)
+            self.hedges.returned(job, outcome, now)
             self._metrics.returned(executor_id, header, failed=header.HasField("error"))
             if (job.twin or job.beaten) and not self._counts(job, outcome):
                 self._give_back(executor_id, header, body)
+            elif outcome is Outcome.CANCELLED and header.error.reason == TAKEN_BACK:
+                self._taken_back(job)
             elif self._try_elsewhere(job, outcome):
-                if job.front.gone:
-                    self._give_back(executor_id, header, body)
                 job.failed_on.add(executor_id)
                 self._move(job)
             else:
+                if job.front.gone:
+                    self._give_back(executor_id, header, body)
                 self._answer(job, header, body)
             self.pump([job.model])
 
@@ -180,6 +186,12 @@ class Dispatcher:
         deadline = Deadline.after(timeout_s)
         while any(self.counts()) and not deadline.passed():
             time.sleep(_IDLE_POLL_S)
+        return not any(self.counts())
+
+    def counts(self) -> tuple[int, int]:
+        """Micro-batches in flight and waiting."""
+        return len(self._in_flight), len(self._pending)
+
     def hedge(self, now: int) -> None:
         """Try a second time, elsewhere, what takes longer than almost all do. Call every few
         milliseconds."""
@@ -190,11 +202,19 @@ class Dispatcher:
                 if self.hedges.allow(job, len(idle), now):
                     self._try_twice(job, Attempt.HEDGE, busy)
 
-        return not any(self.counts())
+    def break_circuits(self, now: int) -> None:
+        """Give executors that fail often nothing more until a probe succeeds."""
+        with self.lock:
+            self.guard.break_circuits(now)
 
-    def counts(self) -> tuple[int, int]:
-        """Micro-batches in flight and waiting."""
-        return len(self._in_flight), len(self._pending)
+    def replace(self) -> None:
+        """Take waiting micro-batches back from executors that hold more than their part: they
+        are placed anew when they come."""
+        with self.lock:
+            unwell = self.guard.excluded(now_ns())
+            for model in by_model(self._in_flight.values()):
+                for executor, count in surplus(self.table.held(model, unwell)).items():
+                    self._take_back(model, executor, count)
 
     # what governance looks at
 
@@ -239,14 +259,20 @@ class Dispatcher:
                 message = self._outgoing(job)
             except StaleReference as error:
                 job.release()
-                if due := self.guard.due(started_ns):
-                    self._probe(job, due)
                 self._fail(job, error)
                 return True
             # Stamped first: over a ring the executor has it before `write` returns.
             job.sent_ns = now_ns()
             if self._executors[placed.executor].write(message).accepted:
                 self._sent(job, placed, started_ns)
+                if due := self.guard.due(started_ns):
+                    self._probe(job, due)
+                return True
+            # Its link is full or closing; `pump` comes back to it.
+            job.release()
+            unreachable.append(placed.executor)
+        return False
+
     def _try_twice(self, job: Job, attempt: Attempt, but: Collection[str]) -> None:
         """A second attempt, at none of `but`. When it cannot be, the first one still is."""
         second = attempts.copied(job, next(self._keys), attempt)
@@ -295,11 +321,23 @@ class Dispatcher:
             release = Release(instance=header.instance, slots=slots)
             peer.write(LinkMessage(release=release).SerializeToString())
 
-                return True
-            # Its link is full or closing; `pump` comes back to it.
-            job.release()
-            unreachable.append(placed.executor)
-        return False
+    def _take_back(self, model: str, executor: str, count: int) -> None:
+        """Ask for the newest: what came first is about to run."""
+        there = [
+            job for job in self._in_flight.values()
+            if job.executor == executor and job.model == model and job.twin is None
+        ]  # fmt: skip
+        newest = sorted(there, key=lambda job: job.sent_ns)[-count:]
+        for job in newest:
+            ask = LinkMessage(cancel=Cancel(batch_id=job.key, if_waiting=True))
+            self._executors[executor].write(ask.SerializeToString())
+
+    def _taken_back(self, job: Job) -> None:
+        """It has not run, and goes where it is its turn sooner."""
+        self._metrics.replaced()
+        job.failed_on = {job.executor}
+        if not job.front.gone and not self._place(job):
+            self._pending.add(job, force=True)
 
     def _try_elsewhere(self, job: Job, outcome: Outcome) -> bool:
         """Whether a failed micro-batch gets another chance; inference has no side effects."""
@@ -312,13 +350,13 @@ class Dispatcher:
         than none."""
         unwell = {*self.guard.excluded(now), *job.failed_on}
         placed = self.placer.place(job, {*unwell, *unreachable})
-        self.hedges.sent(job)
         if placed is None and unwell and not self.table.others(job.model, unwell):
             placed = self.placer.place(job, unreachable)
         return placed
 
     def _sent(self, job: Job, placed: Placed, started_ns: int) -> None:
         self.guard.sent(job, job.sent_ns)
+        self.hedges.sent(job)
         self._in_flight[job.key] = job
         self._metrics.placed(placed, job)
         if job.header.trace_contexts:

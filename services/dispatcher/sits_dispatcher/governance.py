@@ -1,5 +1,6 @@
 """Looks at the mesh once in a while, and says what is to be done about what it sees."""
 
+from collections import deque
 from collections.abc import Callable
 
 import structlog
@@ -8,7 +9,7 @@ from sits_dispatcher.dispatcher import Dispatcher
 from sits_dispatcher.metrics import Metrics
 from sits_dispatcher.weights import Weights
 from sits_protos.v1 import control_pb2 as pb
-from sits_scheduling.governance import Event, Governor
+from sits_scheduling.governance import EVENTS_KEPT, Event, Governor, Plan
 from sits_scheduling.signals import SIGNALS, Sample
 
 log = structlog.get_logger()
@@ -19,9 +20,10 @@ EVENTS_SHOWN = 20
 class Governance:
     """`Governor` over the signals of a running mesh.
 
-    Acted on: shed tiers, cheaper versions and smaller micro-batches, through the fronts'
-    credits (`changed` says when), and the wanted capacity, as a metric and in Redis. Not yet:
-    moving work off bad devices. With `acts` false it watches and tells, and fronts hear nothing.
+    Acted on through the fronts' credits (`changed` says when): shed tiers, cheaper versions and
+    smaller micro-batches. By the dispatcher: waiting work is placed anew, and breakers of
+    faulty executors open. The wanted capacity is a metric and in Redis, and so is each step.
+    With `acts` false it watches and tells, and nobody is asked for anything.
     """
 
     def __init__(
@@ -36,6 +38,8 @@ class Governance:
         self.plan = self.orders = self._governor.plan()
         self._acts = acts
         self.changed: Callable[[], object] = lambda: None
+        self.untold: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        """Steps that are not in Redis yet, the oldest first."""
 
     def __repr__(self) -> str:
         return f"<Governance {self._governor!r}>"
@@ -54,10 +58,20 @@ class Governance:
         self.sample, self.plan = sample, self._governor.look(sample, now)
         self._metrics.governed(self.plan, sample)
         if events and events[-1] is not last:
+            self._metrics.stepped(events[-1])
+            self.untold.append(events[-1])
             _tell(events[-1])
-        if self._acts and self.plan != before:
+        if self._acts:
+            self._act(before, now)
+
+    def _act(self, before: Plan, now: int) -> None:
+        if self.plan != before:
             self.orders = self.plan
             self.changed()
+        if self.plan.break_circuits:
+            self._dispatcher.break_circuits(now)
+        if self.plan.replace:
+            self._dispatcher.replace()
 
     def describe(self) -> pb.Governance:
         plan = self.plan
@@ -69,6 +83,17 @@ class Governance:
             events=[_event(event) for event in newest],
             signals={name: value(self.sample) for name, value in SIGNALS.items()},
         )
+
+
+def record(event: Event) -> dict[str, str]:
+    """A step as it is written to Redis."""
+    return {
+        "at_unix_ns": str(event.at_ns),
+        "before": event.before.name.lower(),
+        "after": event.after.name.lower(),
+        "shed_tiers": ",".join(tier.name.lower() for tier in event.shed),
+        "cause": event.cause,
+    }
 
 
 def _event(event: Event) -> pb.GovernanceEvent:

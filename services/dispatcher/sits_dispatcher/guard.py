@@ -15,6 +15,8 @@ from sits_scheduling.retries import Budget, Retries
 log = structlog.get_logger()
 
 LOOK_NS = 2_000_000_000
+FAULTY_PART = 0.1
+"""The part of faults from which on an executor is not worth a try while all are overloaded."""
 
 
 class Guard:
@@ -73,6 +75,12 @@ class Guard:
             return False
         deadline_ns = job.header.latest_deadline_unix_ns
         return self._retries.allow(outcome, job.moves + 1, now, deadline_ns, 0.0)
+
+    def break_circuits(self, now: int) -> None:
+        """Governance degrades: do not wait for five faults in a row where faults are frequent."""
+        for executor in self._outliers.faulty(FAULTY_PART):
+            if self._breakers.trip(executor, now):
+                log.warning("executor.tripped", executor=executor, cause="governance degrades")
 
     def look(self, now: int) -> None:
         """Now and then take out who is worse than the rest, and refresh the metric."""

@@ -12,7 +12,7 @@ from sits_dispatcher.catalog import credits_for
 from sits_dispatcher.dispatcher import Dispatcher
 from sits_dispatcher.executors import Executors
 from sits_dispatcher.fronts import Fronts
-from sits_dispatcher.governance import Governance
+from sits_dispatcher.governance import Governance, record
 from sits_dispatcher.job import Front
 from sits_dispatcher.messages import shadow_report
 from sits_dispatcher.metrics import Metrics
@@ -89,6 +89,14 @@ class Mesh:
         self._unknown_devices.look(linked, self._weights.snapshots())
         self._follow_strategies(self.registry.strategies())
         self.registry.publish_scale(self.governance.plan.scale_factor)
+        self._publish_steps(self.registry)
+
+    def _publish_steps(self, registry: Registry) -> None:
+        """What Redis does not take is kept for later."""
+        untold = self.governance.untold
+        while untold:
+            registry.publish_event(record(untold[0]))
+            untold.popleft()
 
     def tick(self) -> None:
         """Several times a second: refuse what waited too long, govern, refresh gauges."""
@@ -96,6 +104,10 @@ class Mesh:
         self.governance.tick(now_ns())
         self._metrics.topology_age.set(self._weights.age_s())
         self._metrics.redis_age.set(self.redis_age_s())
+
+    def hedge(self) -> None:
+        """Every few milliseconds, where hedging is on."""
+        self.dispatcher.hedge(now_ns())
 
     def switch(self, strategy: str, model: str = "") -> str:
         """Switch here at once and, through Redis, on every other dispatcher."""
@@ -105,10 +117,6 @@ class Mesh:
         if self.registry is not None:
             try:
                 self.registry.set_strategy(model, strategy)
-    def hedge(self) -> None:
-        """Every few milliseconds, where hedging is on."""
-        self.dispatcher.hedge(now_ns())
-
             except RegistryUnavailable:
                 log.warning("strategy.not_shared", reason="Redis does not answer")
         return previous

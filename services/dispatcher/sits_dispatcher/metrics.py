@@ -8,7 +8,7 @@ from sits_core.metrics import BoundedLabel, PayloadCopies
 from sits_dispatcher.job import Attempt, Job
 from sits_dispatcher.placer import Placed
 from sits_protos.v1.link_pb2 import ResultHeader
-from sits_scheduling.governance import Plan
+from sits_scheduling.governance import Event, Plan
 from sits_scheduling.signals import SIGNALS, Sample
 
 _SECONDS = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 0.5, 2.5)
@@ -54,6 +54,15 @@ class Metrics:
             ["attempt"],
             registry=registry,
         )
+        self._replaced = Counter(
+            "sits_dispatcher_replaced",
+            "Waiting micro-batches taken back from an executor and placed anew",
+            registry=registry,
+        )
+        self._steps = Counter(
+            "sits_governance_steps", "Steps up and down, by the level after them", ["level"],
+            registry=registry,
+        )  # fmt: skip
         self._refused = Counter(
             "sits_dispatcher_refused", "Micro-batches refused", ["reason"], registry=registry
         )
@@ -132,6 +141,12 @@ class Metrics:
         self._shed.set(len(plan.shed))
         for name, value in SIGNALS.items():
             self._signal.labels(name).set(value(sample))
+
+    def stepped(self, event: Event) -> None:
+        self._steps.labels(event.after.name.lower()).inc()
+
+    def replaced(self) -> None:
+        self._replaced.inc()
 
     def pending(self, count: int) -> None:
         self._pending.set(count)

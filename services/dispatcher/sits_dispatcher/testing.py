@@ -120,5 +120,9 @@ class World:
         header = ResultHeader(batch_id=self.open(name)[0], error=error)
         self.dispatcher.result(name, header.SerializeToString(), memoryview(b""))
 
+    def fail_batch(self, name: str, own_id: int, error: Error) -> None:
+        header = ResultHeader(batch_id=own_id, error=error)
+        self.dispatcher.result(name, header.SerializeToString(), memoryview(b""))
+
     def idle(self) -> bool:
         return self.table.batches_in_flight() == 0 and self.dispatcher.counts() == (0, 0)

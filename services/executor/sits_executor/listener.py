@@ -22,6 +22,8 @@ from sits_protos.v1.link_pb2 import BatchHeader, Cancel, Hello, LinkMessage, Rel
 
 log = structlog.get_logger()
 
+TAKEN_BACK = Cancelled("taken back before it ran", reason="TAKEN_BACK")
+
 _BATCH_TAG = wire.join(wire.BATCH, b"")[:1]
 """How a batch starts. Batches are read whole, without the copies that splitting makes."""
 
@@ -163,12 +165,22 @@ class ExecuteListener:
         batch = session.find(cancel)
         if batch is None:
             return
+        if cancel.if_waiting:
+            self._give_back(batch)
+            return
         batch.cancel(cancel.requests)
         drops = batch.drops(now_ns())
         if len(drops) == len(batch.requests) and self._take_back(batch):
             self._metrics.refused(Cancelled.reason, len(drops))
             run = Run(Stages(batch.received_ns), drops)
             batch.answer(result(batch, run, self._instance, batch.header.version))
+
+    def _give_back(self, batch: Batch) -> None:
+        """To its dispatcher, which has a better place for it. One that runs stays."""
+        if self._take_back(batch):
+            self._metrics.refused(TAKEN_BACK.reason, len(batch.requests))
+            stages = Stages(batch.received_ns)
+            batch.answer(whole_failure(batch.header, TAKEN_BACK, self._instance, stages))
 
     def _take_back(self, batch: Batch) -> bool:
         """Out of its queue, so that its place is free at once. False when it runs already."""

@@ -523,6 +523,7 @@ class DrainRequest(_message.Message):
 
     GRACE_S_FIELD_NUMBER: _builtins.int
     grace_s: _builtins.float
+    """Seconds for accepted work to finish; 0 = SITS_DRAIN_GRACE_S. The first call decides."""
     def __init__(
         self,
         *,

@@ -496,7 +496,12 @@ class Cancel(_message.Message):
 
     BATCH_ID_FIELD_NUMBER: _builtins.int
     REQUESTS_FIELD_NUMBER: _builtins.int
+    IF_WAITING_FIELD_NUMBER: _builtins.int
     batch_id: _builtins.int
+    if_waiting: _builtins.bool
+    """Only while the whole batch still waits: then its error has the reason
+    TAKEN_BACK, and it may go elsewhere. Once it runs, it is not cancelled.
+    """
     @_builtins.property
     def requests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Positions in the sender's batch; empty = all of them."""
@@ -506,10 +511,11 @@ class Cancel(_message.Message):
         *,
         batch_id: _builtins.int = ...,
         requests: _abc.Iterable[_builtins.int] | None = ...,
+        if_waiting: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "requests", b"requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "if_waiting", b"if_waiting", "requests", b"requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
