@@ -8,9 +8,10 @@ from sits_core.pipeline import PLATFORM, Pipeline, PipelineError, Step, check_mo
 from sits_executor.backends.base import Backend, LoadError, LoadSpec, Resident
 from sits_executor.backends.choice import Choice
 from sits_executor.contract import Contract, contract_of
-from sits_executor.pipelines.backend import OpenStep, PipelineBackend, memory_of
+from sits_executor.pipelines.backend import PipelineBackend, memory_of
 from sits_executor.pipelines.graph import Graph, Node
 from sits_executor.pipelines.host import HOST
+from sits_executor.pipelines.program import OpenStep
 from sits_executor.repository.sharing import Shared
 from sits_protos.oip.model_config_pb2 import ModelConfig
 from sits_protos.v1.link_pb2 import ModelEntry

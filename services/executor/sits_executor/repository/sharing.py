@@ -1,8 +1,6 @@
 """A loaded backend and who uses it: its own instances, and pipelines that it is a step of."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from queue import SimpleQueue
 
 from sits_executor.backends.base import Backend
@@ -37,13 +35,12 @@ class Shared:
         if last:
             self.backend.close()
 
-    @contextmanager
-    def turn(self) -> Iterator[Backend]:
+    def begin(self) -> None:
+        """A run in a pipeline; waits for its turn. `end` must follow."""
         self._turns.get()
-        try:
-            yield self.backend
-        finally:
-            self._turns.put(None)
+
+    def end(self) -> None:
+        self._turns.put(None)
 
     def __repr__(self) -> str:
         return f"<Shared {self._users} users, {self._turns.qsize()} turns free>"
