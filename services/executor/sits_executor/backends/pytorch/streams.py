@@ -26,7 +26,7 @@ from sits_executor.backends.pytorch.model import Model
 from sits_executor.backends.pytorch.resident import TorchMemory, replayed, tensors_of
 from sits_executor.backends.pytorch.slots import Captured, Slot, SlotPool
 from sits_executor.backends.pytorch.tensors import as_array, torch_type
-from sits_executor.backends.streamed import StreamStats
+from sits_executor.backends.streamed import Staged, StreamStats
 from sits_executor.contract import Contract
 
 
@@ -52,6 +52,7 @@ class StreamedBackend:
         self._slots = SlotPool(Slot.on(device) for _ in range(streams))
         self._graphs = Graphs(model, device, self._slots, options, staging, self.stats)
         self._graphs.freed = lambda: self.freed()
+        self._side = device.stream()
         self._batches = True
 
     @property
@@ -70,7 +71,7 @@ class StreamedBackend:
         self._graphs.prepare(contract)
 
     def run(self, inputs: Arrays, parameters: Parameters) -> Arrays:
-        """Waits; on a stream of the model's own when one is free, on the default one else."""
+        """Waits; on one of the model's streams when one is free, on one beside them else."""
         staged = self.stage(inputs)
         flight = self.launch(staged, parameters) if staged is not None else None
         if flight is None:
@@ -141,7 +142,9 @@ class StreamedBackend:
                 target[rows:bucket] = 0
         return StagedRun(shapes, rows, bucket, layout, held, ())
 
-    def launch(self, staged: StagedRun, parameters: Parameters) -> TorchFlight | None:
+    def launch(self, staged: Staged, parameters: Parameters) -> TorchFlight | None:
+        if not isinstance(staged, StagedRun):
+            raise TypeError(f"{staged!r} was not staged here")
         slot = self._slots.try_take()
         if slot is None:
             return None
@@ -170,12 +173,12 @@ class StreamedBackend:
         held = staged.held
         assert held is not None  # noqa: S101 - only staged sets meet graphs
         views = held.views(staged.bucket)
-        with self.device.on(slot.stream):
-            for static, host in zip(captured.inputs, views.inputs, strict=True):
-                static.copy_(host, non_blocking=True)
-            captured.graph.replay()
-            for host, static in zip(views.outputs, captured.outputs, strict=True):
-                host.copy_(static, non_blocking=True)
+        self.device.use(slot.stream)
+        for static, host in zip(captured.inputs, views.inputs, strict=True):
+            static.copy_(host, non_blocking=True)
+        captured.graph.replay()
+        for host, static in zip(views.outputs, captured.outputs, strict=True):
+            host.copy_(static, non_blocking=True)
         arrays = held.output_arrays
         if staged.rows is not None:
             arrays = tuple([array[: staged.rows] for array in arrays])
@@ -199,7 +202,7 @@ class StreamedBackend:
     def _run_now(self, inputs: Arrays) -> Arrays:
         self.stats.eager_runs += 1
         try:
-            with torch.inference_mode():
+            with self.device.on(self._side), torch.inference_mode():
                 tensors = {n: self._pinned(a).to(self.device.torch) for n, a in inputs.items()}
                 results = self.model(tensors)
                 return {name: as_array(tensor.cpu()) for name, tensor in results.items()}
