@@ -1,6 +1,5 @@
 """What every service answers about itself."""
 
-import threading
 from collections.abc import Iterator
 
 import grpc
@@ -9,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
 from prometheus_client.core import GaugeMetricFamily
 
 from sits_core.control import BaseControl
+from sits_core.drain import Drain
 from sits_core.errors import Unimplemented
 from sits_core.rpc import Server, open_channel
 from sits_core.settings import Settings
@@ -36,13 +36,13 @@ def registry() -> CollectorRegistry:
 
 
 class Mesh:
-    def __init__(self, stub: ControlStub, tracer: Tracer, drain: threading.Event) -> None:
+    def __init__(self, stub: ControlStub, tracer: Tracer, drain: Drain) -> None:
         self.stub, self.tracer, self.drain = stub, tracer, drain
 
 
 @pytest.fixture
 def mesh() -> Iterator[Mesh]:
-    tracer, drain = Tracer("executor", 100, 1.0), threading.Event()
+    tracer, drain = Tracer("executor", 100, 1.0), Drain()
     server = Server("127.0.0.1:0", Settings())
     control = BaseControl(HELLO, tracer, drain, registry())
     server.add(add_ControlServicer_to_server, control, "sits.v1.Control")
@@ -60,6 +60,21 @@ def test_drain_is_passed_on_and_seen_in_the_state(mesh: Mesh) -> None:
     mesh.stub.Drain(pb.DrainRequest(), timeout=10)
     assert mesh.drain.is_set()
     assert not mesh.stub.GetState(pb.GetStateRequest(), timeout=10).ready
+    assert mesh.drain.grace_s(10.0) == 10.0
+
+
+def test_the_first_who_drains_says_how_long_accepted_work_may_take(mesh: Mesh) -> None:
+    mesh.stub.Drain(pb.DrainRequest(grace_s=3.5), timeout=10)
+    mesh.stub.Drain(pb.DrainRequest(grace_s=60), timeout=10)
+    assert mesh.drain.grace_s(10.0) == 3.5
+
+
+@pytest.mark.parametrize("grace_s", [-1.0, float("nan"), float("inf")])
+def test_a_grace_that_is_no_time_is_refused_and_drains_nothing(mesh: Mesh, grace_s: float) -> None:
+    with pytest.raises(grpc.RpcError, match="grace_s") as caught:
+        mesh.stub.Drain(pb.DrainRequest(grace_s=grace_s), timeout=10)
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert not mesh.drain.is_set()
 
 
 def test_spans_come_with_all_they_hold(mesh: Mesh) -> None:
@@ -118,6 +133,6 @@ def test_metrics_of_any_collector_can_be_asked_for(mesh: Mesh) -> None:
 
 
 def test_a_service_without_metrics_says_so() -> None:
-    control = BaseControl(HELLO, Tracer("executor", 1, 0.0), threading.Event())
+    control = BaseControl(HELLO, Tracer("executor", 1, 0.0), Drain())
     with pytest.raises(Unimplemented, match="GetMetrics"):
         control.GetMetrics(pb.GetMetricsRequest(), None)  # type: ignore[arg-type]  # not looked at

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from onnx import TensorProto, helper
 
+from sits_core.drain import Drain
 from sits_core.testing import free_port
 from sits_executor.app import serve
 from sits_executor.backends import builtin, choice
@@ -86,7 +87,7 @@ class Running:
     """An executor served on a thread of this process."""
 
     def __init__(self, settings: ExecutorSettings) -> None:
-        self.settings, self.stop = settings, threading.Event()
+        self.settings, self.stop = settings, Drain()
         self.address = settings.executor_bind
         self.metrics_url = f"http://{settings.executor_metrics_bind}/metrics"
         self.thread = threading.Thread(target=serve, args=(settings, self.stop), daemon=True)

@@ -17,6 +17,7 @@ from sits_channel.pool import PayloadPool
 from sits_channel.pool_probe import shares_memory
 from sits_channel.pool_reader import PoolReader
 from sits_core.clock import now_ns
+from sits_core.drain import Drain
 from sits_core.settings import SettingsError
 from sits_core.testing import free_port, wait_until
 from sits_core.tracing import TraceContext
@@ -627,7 +628,7 @@ def test_wrong_settings_stop_the_start_and_name_the_variable(tmp_path: Path) -> 
     def start(**values: Any) -> None:
         known = {"executor_metrics_bind": f"127.0.0.1:{free_port()}", "shm_dir": str(tmp_path),
                  "executor_pool_bytes": 0}  # fmt: skip
-        serve(ExecutorSettings(**(known | values)), threading.Event())
+        serve(ExecutorSettings(**(known | values)), Drain())
 
     with pytest.raises(SettingsError, match="SITS_MESH_TOKEN"):
         start(executor_bind="0.0.0.0:0")

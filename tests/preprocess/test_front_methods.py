@@ -38,6 +38,11 @@ class TestServer:
             served.infer("any_INT8", np.zeros(1, np.int8))
         assert caught.value.status() == "StatusCode.UNAVAILABLE"
 
+    def test_leaving_makes_it_unready_and_still_takes_requests(self, served) -> None:
+        served.front.servicer.leave()
+        assert not served.client().is_server_ready()
+        assert served.infer("any_INT8", np.ones(1, np.int8)).as_numpy("OUTPUT0").tolist() == [1]
+
     def test_metadata_advertises_only_what_works(self, serve) -> None:
         metadata = serve().client().get_server_metadata()
         assert metadata.name == "sits"
@@ -142,6 +147,19 @@ class TestHealth:
             assert next(watch).status == NOT_SERVING
             watch.cancel()
         served.until(lambda: served.front.health.watchers == 0)
+
+    def test_watchers_hear_that_the_server_stops(self, served) -> None:
+        with grpc.insecure_channel(served.address) as channel:
+            watch = health_pb2_grpc.HealthStub(channel).Watch(
+                health_pb2.HealthCheckRequest(), timeout=20
+            )
+            assert next(watch).status == SERVING
+            served.front.servicer.drain()
+            served.front.health.end()
+            assert next(watch).status == NOT_SERVING
+            with pytest.raises(grpc.RpcError, match="shutting down") as caught:
+                next(watch)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 class TestReflection:

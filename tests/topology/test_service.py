@@ -1,6 +1,5 @@
 """The service over gRPC and Redis: first, newest, bounded, and gone when it should be."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +8,7 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
+from sits_core.drain import Drain
 from sits_core.identity import host_id
 from sits_core.keepers import Periodic
 from sits_core.registry import TOPOLOGY_TTL_S, RegistryUnavailable
@@ -60,7 +60,7 @@ class Service:
             self.source, self.store, registry, self.tracer, PublishMetrics(self.metrics)
         )
         self.metrics.register(DeviceCollector(self.store))
-        self.stop = threading.Event()
+        self.stop = Drain()
         self.servicer = SnapshotServicer(self.store, max_watchers)
         self.settings = load(TopologySettings, "topology", {}, topology_bind="127.0.0.1:0")
         control = TopologyControl(

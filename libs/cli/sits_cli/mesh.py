@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from sits_cli import health, redis_keeper
-from sits_cli.plan import Plan
+from sits_cli.plan import Plan, bind_variable
 from sits_cli.ports import AddressBook
 from sits_cli.redis_keeper import RedisKeeper
 from sits_cli.supervisor import Event, Supervisor, ignore, last_lines
@@ -163,6 +163,7 @@ class Mesh:
             **executors,
             "dispatcher": book.dispatcher,
             "preprocess": book.front if self.plan.loads_models else book.front_control,
+            **{name: env[bind_variable(name)] for name, env in self.plan.more.items()},
         }
 
     def _raise_if_hopeless(self, names: list[str]) -> None:

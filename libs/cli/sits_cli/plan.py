@@ -13,12 +13,15 @@ OWN_PREFIX = "SITS_CLI_"
 """Variables of this command, which the services do not know."""
 
 Env = Mapping[str, str]
+_ALONE: Env = {"SITS_PREPROCESS_DRAIN_DELAY_S": "0"}
+"""With one front door there is nobody to send clients to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What to run. `env` holds variables for all services, `service_env` those of one
-    (by name, such as "executor-0"; "executor" is all executors)."""
+    (by name, such as "executor-0"; "executor" is all executors). `more` are further instances:
+    a name, such as "dispatcher-1", and what is its own, its binds at least."""
 
     addresses: AddressBook
     models: Path = Path("models")
@@ -28,6 +31,7 @@ class Plan:
     restart: bool = True
     env: Env = field(default_factory=dict)
     service_env: Mapping[str, Env] = field(default_factory=dict)
+    more: Mapping[str, Env] = field(default_factory=dict)
 
     @property
     def loads_models(self) -> bool:
@@ -41,7 +45,7 @@ class Plan:
         inherited.pop("SITS_REDIS_URL", None)
         # Without Redis there are no leases to find the executors by.
         found = {"SITS_REDIS_URL": redis_url} if redis_url else self._static_executors()
-        common = {**inherited, **found, **self.env}
+        common = {**_ALONE, **inherited, **found, **self.env}
         return [self._program(name, {**common, **own}) for name, own in self._own_env().items()]
 
     def _own_env(self) -> dict[str, Env]:
@@ -74,6 +78,7 @@ class Plan:
             **executors,
             "dispatcher": dispatcher,
             "preprocess": preprocess,
+            **self.more,
         }
 
     def _static_executors(self) -> dict[str, str]:
@@ -85,3 +90,8 @@ class Plan:
         whole = {**env, **self.service_env.get(kind, {}), **self.service_env.get(name, {})}
         argv = (sys.executable, "-m", f"sits_{kind}")
         return Program(name, argv, whole, self.log_dir / f"{name}.log")
+
+
+def bind_variable(name: str) -> str:
+    """The setting that says where a service of this name serves."""
+    return f"SITS_{name.partition('-')[0].upper()}_BIND"

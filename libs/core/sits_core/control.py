@@ -1,6 +1,6 @@
 """The part of `sits.v1.Control` that all services answer alike."""
 
-import threading
+import math
 from collections.abc import Collection, Iterator
 from itertools import islice
 
@@ -9,7 +9,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.samples import Sample
 
 from sits_core.clock import now_ns
-from sits_core.errors import Unimplemented
+from sits_core.drain import Drain
+from sits_core.errors import InvalidArgument, Unimplemented
 from sits_core.metrics import MAX_SERIES
 from sits_core.tracing import SpanRecord, Tracer
 from sits_protos.v1 import control_pb2 as pb
@@ -27,7 +28,7 @@ class BaseControl(ControlServicer):
         self,
         hello: Hello,
         tracer: Tracer,
-        drain: threading.Event,
+        drain: Drain,
         metrics: CollectorRegistry | None = None,
     ) -> None:
         self._hello, self._tracer, self._drain = hello, tracer, drain
@@ -59,7 +60,11 @@ class BaseControl(ControlServicer):
         return pb.GetMetricsResponse(samples=map(_sample, found))
 
     def Drain(self, request: pb.DrainRequest, context: grpc.ServicerContext) -> pb.DrainResponse:
-        self._drain.set()
+        if not 0 <= request.grace_s < math.inf:  # NaN is neither
+            raise InvalidArgument(
+                f"expected grace_s to be a number of seconds, 0 = as set, got {request.grace_s}"
+            )
+        self._drain.begin(request.grace_s)
         return pb.DrainResponse()
 
     # Calls of some roles only; those override them.

@@ -10,6 +10,7 @@ from typing import TypeVar
 import structlog
 
 from sits_core import logs, memory
+from sits_core.drain import Drain
 from sits_core.settings import Settings, SettingsError, load
 from sits_core.tuning import pin, tune
 
@@ -18,14 +19,14 @@ S = TypeVar("S", bound=Settings)
 log = structlog.get_logger()
 
 
-def run(service: str, settings_class: type[S], serve: Callable[[S, threading.Event], None]) -> None:
+def run(service: str, settings_class: type[S], serve: Callable[[S, Drain], None]) -> None:
     """Load settings, call `serve(settings, stop)`, exit.
 
     `serve` returns soon after `stop` is set, which SIGTERM, SIGINT and Control.Drain do;
     a second SIGINT ends the process at once. Exit status 2 = a wrong setting, said in one
     line on stderr.
     """
-    stop = threading.Event()
+    stop = Drain()
     stop_on_signals(stop)
     threading.excepthook = _log_death
     try:

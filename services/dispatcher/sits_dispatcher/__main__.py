@@ -1,13 +1,13 @@
 """`python -m sits_dispatcher`: builds the service from its settings and runs it."""
 
 import random
-import threading
 from collections.abc import Callable
 from importlib.metadata import version
 
 from sits_channel.link import link_handler
 from sits_channel.pool_reader import PoolReader
 from sits_channel.ring_files import open_rings
+from sits_core.drain import Drain, finish
 from sits_core.identity import host_id, new_process_id
 from sits_core.keepers import Follower, Periodic
 from sits_core.metrics import ProcessRegistry
@@ -41,7 +41,7 @@ TICK_S = 0.05
 HEDGE_TICK_S = 0.005
 
 
-def serve(settings: DispatcherSettings, stop: threading.Event) -> None:
+def serve(settings: DispatcherSettings, stop: Drain) -> None:
     require_token_off_loopback(settings.dispatcher_bind, settings, "SITS_DISPATCHER_BIND")
     own, registry = hello(settings), ProcessRegistry()
     with open_tracer("dispatcher", settings, registry, own.id) as tracer:
@@ -50,7 +50,7 @@ def serve(settings: DispatcherSettings, stop: threading.Event) -> None:
 
 def serve_with(
     settings: DispatcherSettings,
-    stop: threading.Event,
+    stop: Drain,
     own: Hello,
     mesh: Mesh,
     registry: ProcessRegistry,
@@ -73,7 +73,8 @@ def serve_with(
         server.set_ready(True)
         stop.wait()
         server.set_ready(False)
-        mesh.dispatcher.wait_idle(settings.drain_grace_s)
+        mesh.leave()
+        finish(mesh.dispatcher.idle, stop.grace_s(settings.drain_grace_s))
         follower.stop()
         mesh.executors.stop()
     for ticker in tickers:

@@ -1,6 +1,5 @@
 """`sits.v1.Control` of the dispatcher: state, strategies, and models on all executors."""
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -9,6 +8,7 @@ import grpc
 from prometheus_client import CollectorRegistry
 
 from sits_core.control import BaseControl
+from sits_core.drain import Drain
 from sits_core.errors import SitsError, Unavailable, from_rpc
 from sits_core.rpc import open_channel, token_metadata
 from sits_core.settings import Settings
@@ -61,7 +61,7 @@ class Control(BaseControl):
     """Answers for the mesh as this dispatcher sees it."""
 
     def __init__(
-        self, hello: Hello, tracer: Tracer, drain: threading.Event, mesh: Mesh,
+        self, hello: Hello, tracer: Tracer, drain: Drain, mesh: Mesh,
         executors: ExecutorControls, metrics: CollectorRegistry | None = None,
     ) -> None:  # fmt: skip
         super().__init__(hello, tracer, drain, metrics)

@@ -2,7 +2,6 @@
 brings the results back. Every micro-batch ends in exactly one result, whatever dies."""
 
 import threading
-import time
 from collections.abc import Collection, Iterable
 from itertools import count
 
@@ -10,7 +9,7 @@ import structlog
 
 from sits_channel import wire
 from sits_channel.pool_reader import PoolReader, StaleReference
-from sits_core.clock import Deadline, now_ns
+from sits_core.clock import now_ns
 from sits_core.errors import DeadlineExceeded, SitsError, Unavailable
 from sits_core.tracing import Tracer
 from sits_dispatcher import attempts, spans
@@ -34,8 +33,6 @@ from sits_scheduling.signals import Sample
 from sits_scheduling.tenants import Tenants
 
 log = structlog.get_logger()
-
-_IDLE_POLL_S = 0.02
 
 TAKEN_BACK = "TAKEN_BACK"
 """The reason with which an executor gives back what it has not run."""
@@ -181,11 +178,8 @@ class Dispatcher:
             self._metrics.pending(len(self._pending))
             self.guard.look(moment)
 
-    def wait_idle(self, timeout_s: float) -> bool:
-        """Wait for all results to come back. False when the time was not enough."""
-        deadline = Deadline.after(timeout_s)
-        while any(self.counts()) and not deadline.passed():
-            time.sleep(_IDLE_POLL_S)
+    def idle(self) -> bool:
+        """All results have come back."""
         return not any(self.counts())
 
     def counts(self) -> tuple[int, int]:

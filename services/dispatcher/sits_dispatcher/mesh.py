@@ -46,6 +46,7 @@ class Mesh:
         self._seen_strategies: Mapping[str, str] = {}
         self._unknown_devices = UnknownDevices()
         self._telling = threading.Lock()
+        self._leaving = False
         self.redis_age_s: Callable[[], float] = lambda: math.inf
         self.governance = governance
         executors.changed = fronts.changed = governance.changed = self.tell_fronts
@@ -61,6 +62,8 @@ class Mesh:
             sharing = any(m.shares_memory for m in members)
 
             def credits_of(front: Front) -> Credits:
+                if self._leaving:
+                    return Credits()
                 with self.dispatcher.lock:
                     return credits_for(
                         catalog,
@@ -71,6 +74,11 @@ class Mesh:
                     )
 
             self.fronts.tell(catalog, credits_of)
+
+    def leave(self) -> None:
+        """From now on fronts may send nothing here; what they sent is still answered."""
+        self._leaving = True
+        self.tell_fronts()
 
     # in
 

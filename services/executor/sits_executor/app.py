@@ -12,6 +12,7 @@ from sits_channel.link import link_handler
 from sits_channel.pool_metrics import PoolCollector
 from sits_channel.ring_files import open_rings
 from sits_channel.shared_memory import open_shared_memory
+from sits_core.drain import Drain, finish
 from sits_core.identity import new_process_id
 from sits_core.keepers import LeaseKeeper
 from sits_core.metrics import ProcessRegistry, serve_metrics
@@ -21,7 +22,7 @@ from sits_core.settings import SettingsError
 from sits_core.telemetry import open_tracer
 from sits_core.tls import metrics_tls
 from sits_executor.control import Control
-from sits_executor.drain import EXIT_DEVICE_LOST, end_anyway, finish, refuse_waiting
+from sits_executor.drain import EXIT_DEVICE_LOST, end_anyway, refuse_waiting
 from sits_executor.executor import Executor
 from sits_executor.identity import identify
 from sits_executor.payloads import Payloads
@@ -36,7 +37,7 @@ _HANG_S = 10.0
 """Longest wait for a lost device to be let go of."""
 
 
-def serve(settings: ExecutorSettings, stop: threading.Event) -> None:
+def serve(settings: ExecutorSettings, stop: Drain) -> None:
     """Run until `stop`, then finish what was accepted. Raises `SystemExit` when the device was
     lost, so that a new process gets it back."""
     require_token_off_loopback(settings.executor_bind, settings, "SITS_EXECUTOR_BIND")
@@ -64,7 +65,7 @@ def serve(settings: ExecutorSettings, stop: threading.Event) -> None:
         stop.wait()
         if executor.scheduler.lost is not None:
             end_anyway(settings.drain_grace_s + _HANG_S)
-        _drain(settings, executor, server, lease)
+        _drain(stop.grace_s(settings.drain_grace_s), executor, server, lease)
 
     if executor.scheduler.lost is not None:
         raise SystemExit(EXIT_DEVICE_LOST)
@@ -128,12 +129,10 @@ def _load_first(settings: ExecutorSettings, executor: Executor, stop: threading.
     log.info("executor.loaded", catalog=repr(executor.catalog))
 
 
-def _drain(
-    settings: ExecutorSettings, executor: Executor, server: Server, lease: LeaseKeeper
-) -> None:
+def _drain(grace_s: float, executor: Executor, server: Server, lease: LeaseKeeper) -> None:
     server.set_ready(False)
     executor.listener.greet(executor.identity.hello(draining=True))
     lease.wake()
-    finished = finish(lambda: executor.listener.idle, settings.drain_grace_s)
+    finished = finish(lambda: executor.listener.idle, grace_s)
     refused = refuse_waiting(executor.catalog.loaded(), executor.identity.id)
     log.info("executor.drained", finished=finished, refused_batches=refused)

@@ -8,6 +8,7 @@ import grpc
 from prometheus_client import CollectorRegistry
 
 from sits_core.control import BaseControl
+from sits_core.drain import Drain
 from sits_core.errors import DeadlineExceeded, SitsError
 from sits_core.keepers import LeaseKeeper
 from sits_executor.executor import Executor
@@ -26,7 +27,7 @@ class Control(BaseControl):
     def __init__(
         self,
         executor: Executor,
-        drain: threading.Event,
+        drain: Drain,
         loaded: threading.Event,
         lease: LeaseKeeper | None,
         metrics: CollectorRegistry | None = None,

@@ -1,43 +1,18 @@
-"""Finishing accepted work before the process ends."""
+"""Work that did not start before the process ends."""
 
 import os
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
-import structlog
-
-from sits_core.clock import Deadline
 from sits_core.errors import SitsError, Unavailable
 from sits_executor.answers import Stages, whole_failure
 from sits_executor.repository.loaded import LoadedModel
-
-log = structlog.get_logger()
-
-QUIET_S = 0.25
-"""Idle for so long means that nothing sent before the dispatchers knew is still under way."""
-
-_POLL_S = 0.01
 
 EXIT_DEVICE_LOST: Final = 70
 """Exit status when the device failed for good: whoever supervises us starts us again."""
 
 SHUTTING_DOWN: Final = Unavailable("the executor is shutting down", reason="SHUTTING_DOWN")
-
-
-def finish(
-    idle: Callable[[], bool], grace_s: float, sleep: Callable[[float], object] = time.sleep
-) -> bool:
-    """Wait until `idle` has held for `QUIET_S`, at most `grace_s`. Whether it did."""
-    end, quiet = Deadline.after(grace_s), Deadline.after(QUIET_S)
-    while not quiet.passed():
-        if end.passed():
-            return False
-        if not idle():
-            quiet = Deadline.after(QUIET_S)
-        sleep(_POLL_S)
-    return True
 
 
 def refuse_waiting(

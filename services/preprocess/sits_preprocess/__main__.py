@@ -12,6 +12,7 @@ from sits_channel.pool_metrics import PoolCollector
 from sits_channel.ring_files import open_rings
 from sits_channel.shared_memory import SharedMemory, open_shared_memory
 from sits_core.clock import Deadline
+from sits_core.drain import Drain
 from sits_core.identity import host_id, new_process_id
 from sits_core.keepers import Periodic
 from sits_core.metrics import ProcessRegistry, serve_metrics
@@ -43,7 +44,7 @@ STOP_GRACE_S = 1.0
 log = structlog.get_logger()
 
 
-def serve(settings: PreprocessSettings, stop: threading.Event) -> None:
+def serve(settings: PreprocessSettings, stop: Drain) -> None:
     if TIED in sys.argv:
         end_with(sys.stdin.fileno(), stop)
     process_id = new_process_id("preprocess")
@@ -54,9 +55,7 @@ def serve(settings: PreprocessSettings, stop: threading.Event) -> None:
         serve_with(settings, stop, hello(settings, process_id, shared), shared)
 
 
-def serve_with(
-    settings: PreprocessSettings, stop: threading.Event, own: Hello, memory: SharedMemory
-) -> None:
+def serve_with(settings: PreprocessSettings, stop: Drain, own: Hello, memory: SharedMemory) -> None:
     registry = ProcessRegistry()
     if memory.pool is not None:
         registry.register(PoolCollector(memory.pool))
@@ -87,10 +86,9 @@ def serve_with(
     metrics.shutdown()
 
 
-def answer_until(
-    stop: threading.Event, settings: PreprocessSettings, front: Front, server: Server
-) -> None:
-    """Serve the front port; then refuse new requests, finish those accepted, and close it."""
+def answer_until(stop: Drain, settings: PreprocessSettings, front: Front, server: Server) -> None:
+    """Serve the front port; then turn unready, refuse new requests, finish those accepted, and
+    close it."""
     watch = Periodic(lambda: watch_health(front, server), HEALTH_PERIOD_S, "health")
     front.start()
     workers = Workers(settings, front.transport.port)
@@ -100,9 +98,12 @@ def answer_until(
     log.info("front.serving", bind=settings.preprocess_bind, port=front.transport.port)
     stop.wait()
     server.set_ready(False)
-    draining = threading.Thread(target=workers.stop, name="workers")
+    grace_s = stop.grace_s(settings.drain_grace_s)
+    draining = threading.Thread(target=workers.stop, args=(grace_s,), name="workers")
     draining.start()
-    drain(front, settings.drain_grace_s)
+    front.servicer.leave()
+    time.sleep(settings.preprocess_drain_delay_s)
+    drain(front, grace_s)
     draining.join()
     watch.stop()
     front.stop(STOP_GRACE_S)

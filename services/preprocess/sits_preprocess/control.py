@@ -1,12 +1,12 @@
 """`sits.v1.Control` of the front door."""
 
-import threading
 from collections.abc import Callable
 
 import grpc
 from prometheus_client import CollectorRegistry
 
 from sits_core.control import BaseControl
+from sits_core.drain import Drain
 from sits_core.tracing import Tracer
 from sits_preprocess.engine import Engine
 from sits_protos.v1 import control_pb2 as pb
@@ -20,7 +20,7 @@ class Control(BaseControl):
         self,
         hello: Hello,
         tracer: Tracer,
-        drain: threading.Event,
+        drain: Drain,
         engine: Engine,
         ready: Callable[[], bool],
         metrics: CollectorRegistry | None = None,

@@ -52,6 +52,7 @@ class Front:
         self.transport.start()
 
     def stop(self, grace_s: float) -> None:
+        self.health.end()
         self.transport.stop(grace_s)
         for pool in self.pools:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -83,7 +84,7 @@ def build(
     metadata = metadata_of(settings, engine)
 
     def ready() -> bool:
-        return not inference.draining and metadata.server_ready()
+        return not inference.leaving and metadata.server_ready()
 
     services = Services(
         ready=ready,

@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2 as pb
 
-from sits_core.errors import InvalidArgument, NotFound
+from sits_core.errors import InvalidArgument, NotFound, Unavailable
 from sits_core.healthcheck import ALIVE
+from sits_preprocess.inference import SHUTTING_DOWN
 from sits_preprocess.transport.call import Call, Outgoing, StreamCall
 
 _STATUS = pb.HealthCheckResponse
@@ -51,6 +52,14 @@ class Health:
         for watcher in watchers:
             self.tell(watcher)
 
+    def end(self) -> None:
+        """The server stops: watchers are told so, once they know that it is not ready."""
+        self.refresh()
+        with self._lock:
+            watchers = list(self._watchers)
+        for watcher in watchers:
+            watcher.end()
+
     @property
     def watchers(self) -> int:
         return len(self._watchers)
@@ -73,6 +82,9 @@ class Watcher:
 
     def send(self, status: bytes) -> None:
         self._call.send(Outgoing(status))
+
+    def end(self) -> None:
+        self._call.fail(Unavailable(SHUTTING_DOWN, reason="DRAINING"))
 
     def on_half_close(self) -> None:
         """Clients of a server-streaming call close their half at once."""

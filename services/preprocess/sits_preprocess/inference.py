@@ -80,7 +80,7 @@ class Inference:
         self.limits = limits
         self._open = self._open_bytes = 0
         self._lock = threading.Lock()
-        self._draining = False
+        self._leaving = self._draining = False
 
     def start(self, asks: Sequence[Ask], now: int) -> list[Request]:
         """Take on requests that arrived at `now`; each `reply` gets its result."""
@@ -116,9 +116,17 @@ class Inference:
         for (request, _), result in zip(answered, results, strict=True):
             _reply(request, result)
 
+    def leave(self) -> None:
+        """Say that it is not ready; requests are still taken."""
+        self._leaving = True
+
     def drain(self) -> None:
         """Refuse new requests from now on."""
-        self._draining = True
+        self._leaving = self._draining = True
+
+    @property
+    def leaving(self) -> bool:
+        return self._leaving
 
     @property
     def draining(self) -> bool:

@@ -61,6 +61,11 @@ class Servicer:
         if self._inference.draining:  # too late for `drain` to see it
             stream.drain()
 
+    def leave(self) -> None:
+        """Let those who look at its health send their next requests elsewhere."""
+        self._inference.leave()
+        self._health.refresh()
+
     def drain(self) -> None:
         """No new requests; streams end once what they brought is answered."""
         self._inference.drain()

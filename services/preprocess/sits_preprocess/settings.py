@@ -69,6 +69,12 @@ class PreprocessSettings(Settings):
         description="refuse clients without a certificate; default: yes when the CA above is set, "
         "else as SITS_TLS_REQUIRE_CLIENT_CERT says for the mesh",
     )
+    preprocess_drain_delay_s: float = Field(
+        default=1.0,
+        ge=0,
+        description="seconds after SIGTERM in which it says that it is not ready and still takes "
+        "requests, so that clients and load balancers find another front door",
+    )
     preprocess_max_connection_age_s: float = Field(
         default=0.0,
         ge=0,

@@ -41,14 +41,14 @@ class Workers:
         if self._settings.preprocess_processes > 1:
             self._watch.start()
 
-    def stop(self) -> None:
-        """All drain at once."""
+    def stop(self, grace_s: float) -> None:
+        """All drain at once, and get `grace_s` for it; what is left then is killed."""
         self._watch.stop()
         for child in self._children.values():
             child.terminate()
         for child in self._children.values():
             try:
-                child.wait(self._settings.drain_grace_s + STOP_EXTRA_S)
+                child.wait(self._settings.preprocess_drain_delay_s + grace_s + STOP_EXTRA_S)
             except subprocess.TimeoutExpired:
                 child.kill()
 

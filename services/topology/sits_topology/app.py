@@ -1,12 +1,12 @@
 """Builds the topology service from its settings and runs it."""
 
-import threading
 import time
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 
 from sits_core.clock import now_ns
+from sits_core.drain import Drain
 from sits_core.identity import host_id, new_process_id
 from sits_core.keepers import LeaseKeeper, Periodic
 from sits_core.metrics import ProcessRegistry, serve_metrics
@@ -30,7 +30,7 @@ from sits_topology.store import SnapshotStore
 FIRST_READ_POLL_S = 0.02
 
 
-def serve(settings: TopologySettings, stop: threading.Event) -> None:
+def serve(settings: TopologySettings, stop: Drain) -> None:
     """Run until `stop`; ready once the first topology is read."""
     require_token_off_loopback(settings.topology_bind, settings, "SITS_TOPOLOGY_BIND")
     registry, store = ProcessRegistry(), SnapshotStore()

@@ -8,6 +8,7 @@ import grpc
 from prometheus_client import CollectorRegistry
 
 from sits_core.control import BaseControl
+from sits_core.drain import Drain
 from sits_core.errors import Unavailable
 from sits_core.tracing import Tracer
 from sits_protos.v1 import control_pb2
@@ -87,7 +88,7 @@ class TopologyControl(BaseControl):
         self,
         hello: Hello,
         tracer: Tracer,
-        drain: threading.Event,
+        drain: Drain,
         store: SnapshotStore,
         publisher: Publisher,
         metrics: CollectorRegistry | None = None,
