@@ -30,6 +30,14 @@ BACKENDS: Final = {
         ("model.pt2", "model.safetensors"),
         frozenset({".pt", ".pt2"}),
     ),
+    "gang": Choice(
+        "gang",
+        "gang",
+        "model.pt",
+        lazily("gang.loading", "torch"),
+        ("model.safetensors",),
+        frozenset({".pt"}),
+    ),
     "builtin": Choice("builtin", "builtin", "", builtin.load),
 }
 _PLATFORMS: Final = {choice.platform: name for name, choice in BACKENDS.items()}

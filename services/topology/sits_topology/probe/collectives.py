@@ -19,7 +19,6 @@ from torch import multiprocessing
 from sits_topology.probe.events import gpu_seconds
 from sits_topology.probe.plan import MIB
 from sits_topology.probe.timing import (
-    BACK_TO_BACK,
     REPETITIONS,
     WARM_UPS,
     AllReduce,
@@ -29,8 +28,13 @@ from sits_topology.probe.timing import (
 )
 
 SIZES: Final = (4 << 10, MIB, 16 * MIB, 64 * MIB, 256 * MIB)
+BACK_TO_BACK: Final = 10
 LIMIT_S: Final = 180.0
 """All of them together; a collective that hangs is ended after it."""
+
+
+Once = Callable[[], float]
+"""Runs some, one after the other; seconds of one."""
 
 
 class CollectivesFailed(RuntimeError):
@@ -117,7 +121,13 @@ def _member(rank: int, world: int, job: Job, report: Connection) -> None:
     if cuda:
         torch.cuda.set_device(device)
     backend = "nccl" if cuda else "gloo"
-    dist.init_process_group(backend, init_method=job.meeting, rank=rank, world_size=world)
+    dist.init_process_group(
+        backend,
+        init_method=job.meeting,
+        rank=rank,
+        world_size=world,
+        device_id=device if cuda else None,
+    )
     memory = torch.ones(max(job.sizes) // 4, device=device)
     for gang in job.gangs:
         group = dist.new_group(list(gang), backend=backend)
@@ -137,26 +147,36 @@ def _timed(memory: torch.Tensor, group: dist.ProcessGroup, cuda: bool) -> Timing
     dist.all_reduce(memory, group=group)
     if float(memory[-1]) != dist.get_world_size(group):
         raise CollectivesFailed("an all-reduce gave a wrong sum")
-    once = _on_gpu if cuda else _on_cpu
+    memory.zero_()  # sums of sums would end at infinity
+    once = (_on_gpu if cuda else _on_cpu)(memory, group)
     for _ in range(WARM_UPS):
-        once(memory, group)
-    own = timing_of([once(memory, group) for _ in range(REPETITIONS)])
+        once()
+    own = timing_of([once() for _ in range(REPETITIONS)])
     worst = torch.tensor(own, dtype=torch.float64, device=memory.device)
     dist.all_reduce(worst, op=dist.ReduceOp.MAX, group=group)
     return Timing(float(worst[0]), float(worst[1]))
 
 
-def _on_gpu(memory: torch.Tensor, group: dist.ProcessGroup) -> float:
-    memory.zero_()  # sums of sums would end at infinity
-    dist.barrier(group=group)
-    seconds = gpu_seconds(lambda: dist.all_reduce(memory, group=group), BACK_TO_BACK)
-    return seconds / BACK_TO_BACK
+def _on_gpu(memory: torch.Tensor, group: dist.ProcessGroup) -> Once:
+    """Replays a graph of several: launching one by one would take longer than a small one."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        for _ in range(BACK_TO_BACK):
+            dist.all_reduce(memory, group=group)
+
+    def once() -> float:
+        dist.barrier(group=group)
+        return gpu_seconds(graph.replay, 1) / BACK_TO_BACK
+
+    return once
 
 
-def _on_cpu(memory: torch.Tensor, group: dist.ProcessGroup) -> float:
-    memory.zero_()
-    dist.barrier(group=group)
-    started = time.perf_counter()
-    for _ in range(BACK_TO_BACK):
-        dist.all_reduce(memory, group=group)
-    return (time.perf_counter() - started) / BACK_TO_BACK
+def _on_cpu(memory: torch.Tensor, group: dist.ProcessGroup) -> Once:
+    def once() -> float:
+        dist.barrier(group=group)
+        started = time.perf_counter()
+        for _ in range(BACK_TO_BACK):
+            dist.all_reduce(memory, group=group)
+        return (time.perf_counter() - started) / BACK_TO_BACK
+
+    return once

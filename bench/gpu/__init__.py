@@ -1,0 +1,1 @@
+"""Benchmarks that need GPUs: one module a part, kept results beside them."""

@@ -1,0 +1,1 @@
+"""One model over several GPUs of a link domain: tensor parallel, one process a GPU."""
