@@ -9,9 +9,9 @@ import numpy as np
 
 from sits_scheduling.batching import BatchPolicy
 from sits_sim.cluster import Cluster, build
-from sits_sim.load import poisson
+from sits_sim.load import Floats
 from sits_sim.mesh import Mesh, Plan
-from sits_sim.service_times import ServiceTimes
+from sits_sim.service_times import Z_P99, ServiceTimes
 from sits_sim.workload import workload
 
 
@@ -19,10 +19,10 @@ from sits_sim.workload import workload
 class Measured:
     """Of one mesh with one model.
 
-    `run_us`: median run time by rows, of single executions. `spread`: p99 over p50 of one
-    size. `way_us`: what a request takes on top of its run when nothing else is there, the
-    whole way through all services and back. `front_us`: what the front door works on each
-    request, one after the other (its processor time a request).
+    `run_us`: mean run time by rows. `spread`: p99 over p50 of one size. `way_us`: what a
+    request takes on top of its run when nothing else is there, the whole way through all
+    services and back. `front_us`: what the front door works on each request, one after the
+    other (its processor time a request).
     """
 
     run_us: dict[int, float]
@@ -32,7 +32,16 @@ class Measured:
 
     def service(self) -> ServiceTimes:
         rows = tuple(sorted(self.run_us))
-        return ServiceTimes("measured", rows, tuple(self.run_us[r] for r in rows), self.spread)
+        # Log-normal, as `ServiceTimes.noise`: the median is that part of the mean.
+        median = float(np.exp(-0.5 * (np.log(self.spread) / Z_P99) ** 2))
+        return ServiceTimes(
+            "measured", rows, tuple(self.run_us[r] * median for r in rows), self.spread
+        )
+
+    def mean_us(self, rows: int) -> float:
+        """Of a batch no larger than the largest that was measured."""
+        known = sorted(self.run_us)
+        return float(np.interp(rows, known, [self.run_us[r] for r in known]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,31 +67,30 @@ class Prediction:
 def capacity_per_s(measured: Measured, setup: Setup) -> float:
     """Requests of one row that the instances, and before them the front doors, can do."""
     rows = setup.policy.max_rows or 1
-    devices = setup.instances * rows * 1e6 / measured.service().of(rows)
+    devices = setup.instances * rows * 1e6 / measured.mean_us(rows)
     return min(devices, setup.fronts * 1e6 / measured.front_us) if measured.front_us else devices
 
 
 def predict(
-    measured: Measured, setup: Setup, offered_per_s: float, requests: int = 20_000, seed: int = 1
+    measured: Measured, setup: Setup, at_s: Floats, warm_up_s: float = 0.0, seed: int = 1
 ) -> Prediction:
-    """Requests of one row that come at random (Poisson) at `offered_per_s`."""
+    """Requests of one row that come at `at_s`; those of the warm-up are not counted."""
     rng = np.random.default_rng(seed)
-    at_s = poisson(offered_per_s, requests / offered_per_s, rng)
-    load = workload(
-        at_s, np.ones(len(at_s), np.int64), bytes_per_row=0, fronts=setup.fronts, rng=rng
-    )
+    rows = np.ones(len(at_s), np.int64)
+    load = workload(at_s, rows, bytes_per_row=0, fronts=setup.fronts, rng=rng)
     hop_ns = int(max(0.0, measured.way_us - measured.front_us) * 1e3 / 4)
     plan = Plan(
         setup.strategy, setup.policy, setup.slots, setup.fronts, hop_ns=hop_ns,
-        front_ns=int(measured.front_us * 1e3), seed=seed,
+        front_ns=int(measured.front_us * 1e3), warm_up=warm_up_s / load.duration_s, seed=seed,
     )  # fmt: skip
     mesh = Mesh(one_host(setup.instances), measured.service(), load, plan)
-    results = mesh.run().results().after(plan.warm_up * load.duration_s)
+    results = mesh.run().results()
+    counted = results.after(warm_up_s)
     return Prediction(
-        offered_per_s,
-        len(load) / max(load.duration_s, mesh.last_answer_s),
-        results.percentile_ms(50),
-        results.percentile_ms(99),
+        len(load) / load.duration_s,
+        results.goodput_per_s(warm_up_s, load.duration_s),
+        counted.percentile_ms(50),
+        counted.percentile_ms(99),
         mesh.meter.utilisation,
     )
 

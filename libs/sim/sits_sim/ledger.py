@@ -87,6 +87,9 @@ class Results:
         answered = self.latency_ms[self.end == End.ANSWERED]
         return float(np.percentile(answered, percent)) if len(answered) else 0.0
 
-    def goodput_per_s(self, offered_per_s: float) -> float:
-        """Requests answered in time, a second."""
-        return offered_per_s * self.attainment
+    def goodput_per_s(self, from_s: float, to_s: float) -> float:
+        """Answers in time that came between two moments, a second. Of overload, which has no
+        steady state, a run's end does not count: what still waits then is answered later."""
+        ended_s = self._ended_ns[self._kept] / 1e9
+        inside = self.in_time & (ended_s >= from_s) & (ended_s < to_s)
+        return float(inside.sum() / (to_s - from_s))

@@ -24,7 +24,7 @@ from sits_scheduling.service_times import ServiceTimes
 from sits_scheduling.tenants import Tenant, Tenants
 from sits_sim.batch import MODEL, Batch
 from sits_sim.bounds import BoundWatch
-from sits_sim.clock import NS_PER_S, NS_PER_US, Clock, Process
+from sits_sim.clock import NS_PER_US, Clock, Process
 from sits_sim.cluster import Cluster
 from sits_sim.device import Device
 from sits_sim.dispatch import Dispatcher
@@ -93,11 +93,6 @@ class Mesh:
         self.clock.process(self._arrivals())
         self.clock.run()
         return self.ledger
-
-    @property
-    def last_answer_s(self) -> float:
-        """When the last request ended; the clock runs no further."""
-        return self.clock.now_ns / NS_PER_S
 
     # faults
 

@@ -51,8 +51,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What one run showed. Latencies are of answered requests, shares are of all; the rates
-    are what came, which a trace makes somewhat more or less than was asked for."""
+    """What one run showed. Latencies are of answered requests, shares are of all; the offered
+    rate is what came, which a trace makes somewhat more or less than was asked for."""
 
     system: str
     offered_per_s: float
@@ -66,13 +66,21 @@ class Point:
     decisions_per_s: float
     load_deviation_ms: float
 
+    @property
+    def sustained(self) -> float:
+        """Goodput of what is offered. Unlike the share in time it does not credit overload
+        with what a short run has not yet let wait."""
+        return self.goodput_per_s / self.offered_per_s
+
 
 def run_job(job: Job) -> Point:
     cluster = mixed(job.gpus)
     load = requests(job)
     mesh = Mesh(cluster, TRANSFORMER, load, _plan(job, int(load.at_ns[-1])))
-    results = mesh.run().results().after(mesh.plan.warm_up * load.duration_s)
-    came_per_s = len(results) / ((1.0 - mesh.plan.warm_up) * load.duration_s)
+    warm_s, end_s = mesh.plan.warm_up * load.duration_s, load.duration_s
+    everything = mesh.run().results()
+    results = everything.after(warm_s)
+    came_per_s = len(results) / (end_s - warm_s)
     return Point(
         job.system.name,
         came_per_s,
@@ -80,7 +88,7 @@ def run_job(job: Job) -> Point:
         results.percentile_ms(50),
         results.percentile_ms(99),
         results.attainment,
-        results.attainment * came_per_s,
+        everything.goodput_per_s(warm_s, end_s),
         mesh.meter.utilisation,
         sum(device.rows for device in mesh.devices) / mesh.dispatcher.decisions,
         mesh.dispatcher.decisions / load.duration_s,

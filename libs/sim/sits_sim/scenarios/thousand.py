@@ -144,8 +144,9 @@ def best(points: Sequence[Point]) -> Point:
 
 
 def knee(points: Sequence[Point]) -> Point:
-    """The highest load at which 99 % of all requests are answered in time, else the lowest."""
-    inside = [point for point in points if point.attainment >= WITHIN_SLO]
+    """The highest load at which 99 % of all requests are answered in time, and as many a
+    second as come; else the lowest."""
+    inside = [p for p in points if min(p.attainment, p.sustained) >= WITHIN_SLO]
     return max(inside or points[:1], key=lambda point: point.offered_per_s)
 
 
