@@ -98,6 +98,7 @@ def _python(
     cpus: set[int] | None = None,
 ) -> Iterator[Running]:
     """A server in Python whose modules are in this folder."""
-    with started(name, argv, {"PYTHONPATH": str(BENCH), **(env or {})}, cpus=cpus) as process:
+    path = os.pathsep.join(filter(None, (str(BENCH), os.environ.get("PYTHONPATH"))))
+    with started(name, argv, {"PYTHONPATH": path, **(env or {})}, cpus=cpus) as process:
         wait_until(lambda: listening(address), process, name, START_S)
         yield Running(address, lambda: family(process.pid))

@@ -46,10 +46,10 @@ class Window:
 
 def overshoot_us(message: LinkMessage) -> float:
     """From the end of the window to the closing; NaN when something else closed it."""
-    header, first = message.batch, message.requests[0]
+    header = message.batch
     if header.close_reason != CloseReason.CLOSE_REASON_WINDOW:
         return float("nan")
-    return (header.closed_unix_ns - first.queued_unix_ns) / 1e3 - WINDOW_US
+    return (header.closed_unix_ns - header.oldest_queued_unix_ns) / 1e3 - WINDOW_US
 
 
 def figures(late_us: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]") -> list[Figure]:

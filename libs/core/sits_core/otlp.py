@@ -28,9 +28,9 @@ log = structlog.get_logger()
 QUEUE_SPANS = 8192
 BATCH_SPANS = 512
 INTERVAL_S = 0.2
-REST_FACTOR = 4
-"""The thread rests four times as long as it computed, so that it takes at most a fifth of
-the interpreter, in pieces; with more spans than that allows, the newest are dropped."""
+REST_FACTOR = 14
+"""The thread rests so many times as long as it computed: it takes at most a fifteenth of the
+interpreter, in pieces. With more spans than that allows, the newest are dropped."""
 
 CLOSE_GRACE_S = 1.0
 
