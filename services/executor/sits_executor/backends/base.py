@@ -38,7 +38,7 @@ class LoadError(Exception):
 
 
 ChooseGang = Callable[[int], Sequence[str]]
-"""The GPUs, as topology names them, on which a model that needs so many runs. Raises `LoadError`."""
+"""The GPUs, as topology names them, for a model that needs so many. Raises `LoadError`."""
 
 
 def no_gang(size: int) -> Sequence[str]:

@@ -156,6 +156,6 @@ def software() -> dict[str, str]:
 
     versions = {"torch": str(torch.__version__), "cuda": torch.version.cuda or ""}
     if torch.cuda.is_available():
-        nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call] # torch's
+        nccl = torch.cuda.nccl.version()
         versions["nccl"] = ".".join(map(str, nccl))
     return versions
