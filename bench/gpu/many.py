@@ -27,6 +27,8 @@ from sits_cli.commands.simulate import show
 from sits_scheduling.fabric import Cluster
 from sits_scheduling.gangs import TopologyGangs
 from sits_sim.figures import Figure, Report
+from sits_topology.probe.run import found_gpus
+from sits_topology.sources import choose_source
 
 PARTS = ("record", "links", "gangs", "placement", "parallel", "scale")
 
@@ -52,7 +54,13 @@ class Run:
         self.keep()
 
     def record(self) -> None:
+        """And how the topology service reads it: nothing of a sound card may be missing."""
         record.record(self.out)
+        read = choose_source("auto").read()
+        self.raw["read"] = [
+            [device.kind.name, device.health.name, device.health_reason, list(device.missing)]
+            for device in read.devices
+        ]
 
     def links(self) -> None:
         found = self.measured_links
@@ -77,7 +85,8 @@ class Run:
         if self.cpu:
             settings = scale.Settings((), 2, [scale.TINY], 1, 1, 0.5, 1.0)
         else:
-            names = list(self.measured_links.report.gpus)
+            gpus, _ = found_gpus(choose_source("auto").read().devices)
+            names = list(gpus.names) if gpus else []
             kinds = [scale.HEAVY, scale.LIGHT]
             settings = scale.Settings(names, len(names), kinds, self.fronts)
         figures, self.raw["scale"] = scale.measure(settings)

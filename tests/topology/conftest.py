@@ -30,7 +30,17 @@ def two_nodes(tmp_path: Path) -> Path:
 @pytest.fixture
 def h200_x2() -> FakeNvml:
     """NVML as it answered on two H200. The recording has no UUIDs."""
-    record = json.loads((DATA / "nvml/h200-x2.json").read_text())
+    return _recorded("nvml/h200-x2.json")
+
+
+@pytest.fixture
+def h200_x4() -> FakeNvml:
+    """NVML as it answered on four H200, questions about their health included."""
+    return _recorded("nvml/h200-x4.json")
+
+
+def _recorded(name: str) -> FakeNvml:
+    record = json.loads((DATA / name).read_text())
     pairs = {frozenset((pair["a"], pair["b"])): pair for pair in record["pairs"]}
     status = "NVML_P2P_CAPS_INDEX_NVLINK"
     return FakeNvml(
@@ -55,4 +65,7 @@ def _recorded_card(device: dict) -> FakeCard:
             FakeNvLink(link["state"] == 1, link["remote_type"], link["remote_pci"]["busId"])
             for link in device["nvlink"]
         ),
+        clock_reasons=device.get("nvmlDeviceGetCurrentClocksEventReasons", 1),
+        uncorrected=device.get("ecc_uncorrected_volatile", 0),
+        remapped_rows=tuple(device.get("nvmlDeviceGetRemappedRows", (0, 0, 0, 0))),
     )

@@ -77,6 +77,17 @@ def test_the_recorded_nvlink_is_as_fast_as_copies_over_it_were(h200_x2, one_node
     assert 1e6 / link_cost_s(host) / 1e9 == pytest.approx(55.2, rel=0.25)
 
 
+def test_four_h200_behind_nvswitch_read_as_recorded(h200_x4, one_node):
+    topology = read(h200_x4, one_node)
+    gpus = [gpu.id for gpu in topology.of_kind(DeviceKind.GPU)]
+    assert len(gpus) == 4
+    pairs = {facts(topology, one, other) for one in gpus for other in gpus if one != other}
+    assert pairs == {(LinkKind.NVLINK, 18, Knowledge.KNOWN)}
+    assert {(gpu.health, gpu.missing) for gpu in topology.of_kind(DeviceKind.GPU)} == {
+        (Health.GOOD, ("uuid",))
+    }
+
+
 # NVM-01: what is not answered
 
 QUERIES = {
@@ -95,6 +106,8 @@ QUERIES = {
     "nvmlDeviceGetNvLinkRemoteDeviceType": "nvlink_remote_type",
     "nvmlDeviceGetTopologyCommonAncestor": "topology_ancestor",
     "nvmlDeviceGetP2PStatus": "p2p_nvlink",
+    "nvmlDeviceGetTotalEccErrors": "ecc_errors",
+    "nvmlDeviceGetRemappedRows": "remapped_rows",
 }
 CAUSES = [
     pynvml.NVMLError_NotSupported(),
@@ -105,7 +118,9 @@ CAUSES = [
     None,
 ]
 NOT_THERE = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument)
-MAY_NOT_EXIST = ("mig_mode", "own_numa_node", "nvlink", "nvlink_remote_type")
+MAY_NOT_EXIST = (
+    "mig_mode", "own_numa_node", "nvlink", "nvlink_remote_type", "ecc_errors", "remapped_rows"
+)  # fmt: skip
 
 
 def check_published(topology: Topology) -> None:

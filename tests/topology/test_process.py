@@ -82,6 +82,8 @@ def test_a_wrong_setting_stops_it_with_the_name_of_the_variable(name, value, sai
 
 
 def test_the_readme_lists_the_settings_and_their_defaults():
-    rows = dict(re.findall(r"^\| `(SITS_TOPOLOGY_\w+)` \| `([^`]*)` \|", README.read_text(), re.M))
+    rows = dict(
+        re.findall(r"^\| `(SITS_TOPOLOGY_\w+)` \| `?([^`|]*?)`? ?\|", README.read_text(), re.M)
+    )
     own = {name: f for name, f in TopologySettings.model_fields.items() if "topology" in name}
     assert rows == {f"SITS_{name.upper()}": str(f.default) for name, f in own.items()}

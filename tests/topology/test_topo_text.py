@@ -56,6 +56,7 @@ MODELS = {
     "61-4gpu-node-vm-ansi-underline.txt": (4, 0, [0] * 4, {"NODE U": 6}),
     "63-ml-engineering-a100-8-tight.txt": (8, 0, [0] * 4 + [1] * 4, {"NV12 K": 28}),
     "65-h200-x2-vm-ansi.txt": (2, 0, [0, 0], {"NV18 K": 1}),
+    "66-h200-x4-vm-ansi.txt": (4, 0, [0, 0, 0, 0], {"NV18 K": 6}),
 }  # fmt: skip
 
 

@@ -33,6 +33,7 @@ class Guard:
         self._permits: dict[int, Permit] = {}
         self._metrics = metrics
         self._looked_ns = 0
+        self._on_bad_devices: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         return f"<Guard {self._breakers!r}, {len(self._permits)} permits out>"
@@ -40,7 +41,16 @@ class Guard:
     def excluded(self, now: int) -> Collection[str]:
         """Executors that should get nothing now. One on probation gets copies (`due`), so that
         nobody waits for it."""
-        return {*self._breakers.tripped(), *self._outliers.ejected(now)}
+        return {*self._breakers.tripped(), *self._outliers.ejected(now), *self._on_bad_devices}
+
+    def on_bad_devices(self, executors: Collection[str]) -> None:
+        """From now on these, and no others, run on devices that topology says are BAD."""
+        now_bad = frozenset(executors)
+        for executor in now_bad - self._on_bad_devices:
+            log.warning("executor.bad_device", executor=executor)
+        for executor in self._on_bad_devices - now_bad:
+            log.info("executor.device_good_again", executor=executor)
+        self._on_bad_devices = now_bad
 
     def due(self, now: int) -> Collection[str]:
         """Executors that want a probe now."""

@@ -8,6 +8,7 @@ import structlog
 
 from sits_core.clock import now_ns
 from sits_core.registry import Registry, RegistryUnavailable
+from sits_dispatcher.bad_devices import on_bad_devices
 from sits_dispatcher.catalog import credits_for
 from sits_dispatcher.dispatcher import Dispatcher
 from sits_dispatcher.executors import Executors
@@ -93,8 +94,10 @@ class Mesh:
         if weights is not None:
             with self.dispatcher.lock:
                 self.dispatcher.table.set_affinity(weights)
-        linked = (member.hello for member in self.executors.members())
+        linked = [member.hello for member in self.executors.members()]
         self._unknown_devices.look(linked, self._weights.snapshots())
+        with self.dispatcher.lock:
+            self.dispatcher.guard.on_bad_devices(on_bad_devices(linked, self._weights.snapshots()))
         self._follow_strategies(self.registry.strategies())
         self.registry.publish_scale(self.governance.plan.scale_factor)
         self._publish_steps(self.registry)

@@ -22,6 +22,27 @@ AFFINITY_WORDS: Final = 16
 """64-bit words of a CPU or NUMA set: 1,024 of them."""
 
 
+UNCORRECTED: Final = 1
+VOLATILE: Final = 0
+"""Counted since the driver was loaded."""
+EVENT_DOUBLE_BIT: Final = 0x2
+EVENT_XID: Final = 0x8
+SLOWED_BY: Final = {
+    0x08: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+"""Clock event reasons that take speed away against the will of whoever set the clocks. The power
+cap is none of them: a busy card is at it all day."""
+
+
+class Event(Protocol):
+    device: Handle
+    eventType: int  # noqa: N815 - NVML's name
+    eventData: int  # noqa: N815 - NVML's name
+
+
 class PciInfo(Protocol):
     busId: bytes | str  # noqa: N815 - NVML's name
 
@@ -63,3 +84,11 @@ class Nvml(Protocol):
     def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: Handle, link: int, /) -> PciInfo: ...
     def nvmlDeviceGetTopologyCommonAncestor(self, one: Handle, other: Handle, /) -> int: ...
     def nvmlDeviceGetP2PStatus(self, one: Handle, other: Handle, index: int, /) -> int: ...
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Handle, /) -> int: ...
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Handle, /) -> int: ...
+    def nvmlDeviceGetTotalEccErrors(self, handle: Handle, kind: int, counter: int, /) -> int: ...
+    def nvmlDeviceGetRemappedRows(self, handle: Handle, /) -> Sequence[int]: ...
+    def nvmlEventSetCreate(self) -> object: ...
+    def nvmlDeviceRegisterEvents(self, handle: Handle, types: int, events: object, /) -> None: ...
+    def nvmlEventSetWait_v2(self, events: object, timeout_ms: int, /) -> Event: ...
+    def nvmlEventSetFree(self, events: object, /) -> None: ...

@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from sits_topology.bandwidth import pcie_generation_gbps
 from sits_topology.cpulist import from_words
 from sits_topology.fabric import NvLinks
+from sits_topology.health import Condition
 from sits_topology.host import Host
 from sits_topology.model import Device, DeviceKind
 from sits_topology.nvml_api import AFFINITY_NODE, AFFINITY_WORDS, MIG_ENABLED, Handle, Nvml
+from sits_topology.nvml_health import condition_of
 from sits_topology.nvml_nvlinks import bus_id_of, count_nvlinks
 from sits_topology.pcipaths import PciPath, read_path
 from sits_topology.questions import Questions
@@ -28,6 +30,8 @@ class Gpu:
     nvlinks: NvLinks
     path: PciPath | None
     compute_capability: tuple[int, int] | None
+    condition: Condition
+    """The card's, also for a slice."""
     on_c2c: bool
     """Whether the card hangs on its CPU's C2C, as on Grace."""
 
@@ -74,6 +78,7 @@ def _card(api: Nvml, handle: Handle, index: int, host: Host) -> Gpu | None:
         nvlinks=count_nvlinks(api, handle, host.sysfs, questions),
         path=path,
         compute_capability=capability,
+        condition=condition_of(api, handle, questions),
         on_c2c=_has_own_node(api, handle, questions),
     )
 

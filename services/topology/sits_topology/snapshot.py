@@ -3,14 +3,15 @@
 from collections.abc import Iterator
 
 from sits_protos.v1 import topology_pb2 as pb
-from sits_topology.affinity import cost_s_per_mb, weight
-from sits_topology.model import Device, DeviceKind, Link, Topology
+from sits_topology.affinity import DEGRADED_FACTOR, Knowledge, cost_s_per_mb, weight
+from sits_topology.model import Device, DeviceKind, Health, Link, Topology
 
 
 def to_proto(topology: Topology, *, host: str, node_name: str) -> pb.TopologySnapshot:
     """Version, time and trace context are the publisher's to set.
 
-    Every ordered pair has a weight, a device with itself included (1.0). Links between two
+    Every ordered pair of devices that may carry work has a weight, a device with itself included
+    (1.0). Links between two
     MIG slices are left out, being all alike: 56 slices would have 3,080 of them.
     """
     slices = {device.id for device in topology.of_kind(DeviceKind.MIG)}
@@ -57,10 +58,23 @@ def _link(link: Link) -> pb.DeviceLink:
 
 
 def _weights(topology: Topology) -> Iterator[pb.AffinityWeight]:
+    """None to or from a device that is BAD; what leads to a DEGRADED one costs more."""
+    health = {device.id: device.health for device in topology.devices}
     for device in topology.devices:
-        yield _weight(device.id, device.id, 0.0)
+        if device.health is not Health.BAD:
+            yield _weight(device.id, device.id, 0.0)
     for link in topology.links:
-        yield _weight(link.source, link.target, link_cost_s(link))
+        ends = (health[link.source], health[link.target])
+        if Health.BAD not in ends:
+            yield _weight(link.source, link.target, _cost_s(link, ends))
+
+
+def _cost_s(link: Link, ends: tuple[Health, Health]) -> float:
+    """A degraded link says the same of its ends: it counts once."""
+    cost_s = link_cost_s(link)
+    if Health.DEGRADED in ends and link.knowledge is not Knowledge.DEGRADED:
+        return cost_s * DEGRADED_FACTOR
+    return cost_s
 
 
 def link_cost_s(link: Link) -> float:

@@ -68,6 +68,19 @@ class FakeCard:
     virtualization: int = 0
     own_node: int | None = None
     """NUMA node of its memory, on Grace."""
+    clock_reasons: int = 1
+    """Idle."""
+    uncorrected: int = 0
+    remapped_rows: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class FakeEvent:
+    """By default an Xid."""
+
+    device: FakeCard
+    eventData: int  # noqa: N815 - NVML's name
+    eventType: int = 8  # noqa: N815 - NVML's name
 
 
 @dataclass
@@ -83,6 +96,8 @@ class FakeNvml:
     peer_access: Mapping[frozenset[int], int] = field(default_factory=dict)
     """NVLink P2P status by a pair of indices; elsewhere what the links suggest."""
     failures: dict[str, Exception | None] = field(default_factory=dict)
+    events: list[FakeEvent] = field(default_factory=list)
+    """Taken out by who waits for them."""
     started: int = 0
 
     def nvmlInit(self) -> None:
@@ -176,6 +191,33 @@ class FakeNvml:
         joined = _card(one).nvlinks and _card(other).nvlinks
         status = self.peer_access.get(self._pair(one, other), 0 if joined else 5)
         return self._answer("nvmlDeviceGetP2PStatus", lambda: status)
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Handle, /) -> int:
+        name = "nvmlDeviceGetCurrentClocksEventReasons"
+        return self._answer(name, lambda: _card(handle).clock_reasons)
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Handle, /) -> int:
+        name = "nvmlDeviceGetCurrentClocksThrottleReasons"
+        return self._answer(name, lambda: _card(handle).clock_reasons)
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: Handle, kind: int, counter: int, /) -> int:
+        return self._answer("nvmlDeviceGetTotalEccErrors", lambda: _card(handle).uncorrected)
+
+    def nvmlDeviceGetRemappedRows(self, handle: Handle, /) -> Sequence[int]:
+        return self._answer("nvmlDeviceGetRemappedRows", lambda: _card(handle).remapped_rows)
+
+    def nvmlEventSetCreate(self) -> object:
+        return self._answer("nvmlEventSetCreate", object)
+
+    def nvmlEventSetFree(self, events: object, /) -> None: ...
+
+    def nvmlDeviceRegisterEvents(self, handle: Handle, types: int, events: object, /) -> None:
+        self._answer("nvmlDeviceRegisterEvents", lambda: None)
+
+    def nvmlEventSetWait_v2(self, events: object, timeout_ms: int, /) -> FakeEvent:
+        if not self.events:
+            raise pynvml.NVMLError_Timeout
+        return self.events.pop(0)
 
     def _pair(self, one: Handle, other: Handle) -> frozenset[int]:
         return frozenset(i for i, card in enumerate(self.cards) if card is one or card is other)
