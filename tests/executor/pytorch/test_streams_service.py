@@ -89,7 +89,7 @@ def expected(module: torch.nn.Module, x: Any) -> Any:
 def test_batches_come_back_right_through_streams_and_graphs(
     device: Breakable, module: torch.nn.Module, linked: Any
 ) -> None:
-    with linked() as (running, dispatcher):
+    with linked(executor_buffer_samples=1024) as (running, dispatcher):
         dispatcher.wait_ready("m")
         rng = np.random.default_rng(0)
         inputs = [rng.standard_normal((1 + n % 8, 4), np.float32) for n in range(40)]
@@ -111,7 +111,8 @@ def test_a_lost_device_is_not_ready_at_once_and_what_waits_goes_elsewhere(
 ) -> None:
     with linked() as (running, dispatcher):
         dispatcher.wait_ready("m")
-        assert health(running.address) == HealthCheckResponse.SERVING
+        serving = HealthCheckResponse.SERVING
+        dispatcher.wait(lambda: health(running.address) == serving, "readiness")
         device.broken.set()
         failed = dispatcher.run(batch(1, "m", [np.ones((1, 4), np.float32)]))
         assert (failed.result.error.code, failed.result.error.reason) == (13, "DEVICE_LOST")

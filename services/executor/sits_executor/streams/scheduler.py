@@ -25,7 +25,7 @@ from sits_scheduling.time_slices import PERIOD_NS
 log = structlog.get_logger()
 
 STREAMS: Final = 32
-_EARLY_S: Final = 60e-6
+_EARLY_S: Final = 100e-6
 """Waking up may take this long; the rest of the wait is spent looking."""
 _CAUTION: Final = 0.9
 """A run may be shorter than runs were lately."""

@@ -173,12 +173,13 @@ class StreamedBackend:
         held = staged.held
         assert held is not None  # noqa: S101 - only staged sets meet graphs
         views = held.views(staged.bucket)
-        self.device.use(slot.stream)
+        device, stream = self.device, slot.stream
+        device.use(stream)
         for static, host in zip(captured.inputs, views.inputs, strict=True):
-            static.copy_(host, non_blocking=True)
+            device.copy(stream, static, host)
         captured.graph.replay()
         for host, static in zip(views.outputs, captured.outputs, strict=True):
-            host.copy_(static, non_blocking=True)
+            device.copy(stream, host, static)
         arrays = held.output_arrays
         if staged.rows is not None:
             arrays = tuple([array[: staged.rows] for array in arrays])
