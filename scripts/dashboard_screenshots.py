@@ -26,6 +26,8 @@ LOADS = (
     ("bronze", "picky", 0.2),
 )  # fmt: skip
 """Tenant, model and mean pause in seconds of each client."""
+ELEMENTS = 20_000
+"""Of a row: enough for the payload pool, so that something moves over the links."""
 WINDOWS = (("light", 1440, False), ("dark", 1440, True), ("phone", 390, False))
 
 
@@ -68,7 +70,7 @@ def infer(front: str, tenant: str, model: str, pause_s: float, stop: threading.E
     with triton.InferenceServerClient(front) as client:
         while not stop.wait(rng.expovariate(1 / pause_s)):
             value = 666 if model == "picky" and rng.random() < 0.2 else 1
-            data = np.full((rng.randint(1, 4), 8), value, np.float32)
+            data = np.full((rng.randint(1, 4), ELEMENTS), value, np.float32)
             try:
                 client.infer(model, [tensor(data)], headers={"sits-tenant": tenant})
             except InferenceServerException as error:

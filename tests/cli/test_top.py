@@ -37,6 +37,8 @@ def live(window_s: float = 5.0, **changes: object) -> api.Live:
         topology_age_s=3.25, executors=[executor], fronts=[],
         models=[api.ServedModel(name="mlp", version="1", state="ready", reason="",
                                 strategy="least_loaded")],
+        governance=api.Governance(acts=True, level="degrade", scale_factor=1.5,
+                                  shed_tiers=["bronze"], signals=[], steps=[]),
     )  # fmt: skip
     whole = api.Live(
         taken_unix_ms=90_000, window_s=window_s, topology_revision="r", state=state,
@@ -53,6 +55,7 @@ def live(window_s: float = 5.0, **changes: object) -> api.Live:
                             p99_ms=118.0, slo_ms=200.0, in_slo=0.998)],
         models=[api.ModelRate(model="mlp", batches_per_s=400.0, rows_per_s=5000.0)],
         answered_per_s={"executor-node-1-abc": 400.0}, silent_fronts=["10.0.0.9:8003"],
+        moved=[],
     )  # fmt: skip
     return whole.model_copy(update=changes)
 

@@ -15,6 +15,7 @@ from sits_cli.testing_browser import asked_for, browser, complaints, resize, why
 from sits_cli.testing_load import Load
 from sits_cli.testing_mesh import plan, running, state_of, write_model
 from sits_core.testing import wait_until
+from sits_scheduling.signals import RULES
 
 REASON = why_no_browser()
 pytestmark = [
@@ -110,6 +111,19 @@ def test_figures_tenants_and_closing_reasons_come_from_the_front_door(page: Chro
     see(page, "an instance was free", "#batching .bars")
     see(page, "brief", "#models tbody")
     see(page, "told", "#fronts tbody")
+
+
+def test_governance_shows_its_level_and_its_signals_against_their_limits(page: Chrome) -> None:
+    see(page, "normal", "#governance [aria-current=step]")
+    wait_until(lambda: len(texts(page, "#governance .signals li")) == 5, SOON_S, "all signals")
+    see(page, "Half wait longer than", "#governance .signals")
+    marks = "return document.querySelectorAll('#governance .signals b').length"
+    assert page.execute_script(marks) == len(RULES)
+
+
+def test_what_moves_over_links_is_shown(page: Chrome) -> None:
+    column = "#executors tbody td:nth-child(6)"
+    wait_until(lambda: "B/s" in text(page, column), SOON_S, "bytes a second of executors")
 
 
 def test_a_traced_request_is_drawn_over_all_services(page: Chrome) -> None:

@@ -3,6 +3,8 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sits_dispatcher.dashboard.tenants import objectives, tenants
 from sits_dispatcher.dashboard.tracks import (
@@ -34,6 +36,23 @@ def test_a_rate_is_growth_over_the_time_between_two_looks() -> None:
 
 def test_what_was_seen_once_has_no_rate() -> None:
     assert tracks(("a", 0, 100)).rates(60) == (0.0, {})
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.floats(0.001, 30), st.integers(0, 100)), max_size=40
+    ),
+    st.floats(0.1, 60),
+)
+def test_no_rate_is_negative_whatever_counters_do(
+    looks: list[tuple[str, float, int]], window_s: float
+) -> None:
+    """Also when a process starts anew under its old name, and counts from 0."""
+    second, points = 0.0, []
+    for id_, later_s, value in looks:
+        second += later_s
+        points.append((id_, second, float(value)))
+    assert all(rate >= 0 for rate in tracks(*points).rates(window_s)[1].values())
 
 
 def test_rates_of_processes_add_up_each_over_its_own_time() -> None:

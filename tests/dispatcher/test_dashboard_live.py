@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from sits_core.control import BaseControl
+from sits_core.drain import Drain
 from sits_core.rpc import Server
 from sits_core.settings import Settings
 from sits_core.testing import wait_until
@@ -20,12 +21,15 @@ from sits_dispatcher.dashboard import live as live_module
 from sits_dispatcher.dashboard.live import Live
 from sits_dispatcher.dashboard.peers import Peers
 from sits_dispatcher.dashboard.traces import Traces
+from sits_dispatcher.traffic import Traffic
 from sits_protos.v1 import control_pb2 as pb
 from sits_protos.v1.control_pb2_grpc import add_ControlServicer_to_server
 from sits_protos.v1.link_pb2 import Hello, Role
+from sits_scheduling.affinity import Place
 
 S = 1_000_000_000
 NOBODY = "127.0.0.1:1"
+TRAFFIC = Traffic()
 
 
 class FakeFront(BaseControl):
@@ -33,7 +37,7 @@ class FakeFront(BaseControl):
 
     def __init__(self, service: str = "preprocess") -> None:
         self.registry, self.tracer = CollectorRegistry(), Tracer(service, 100, 1.0)
-        super().__init__(Hello(id="front"), self.tracer, threading.Event(), self.registry)
+        super().__init__(Hello(id="front"), self.tracer, Drain(), self.registry)
         names = ("model", "tenant")
         self.requests = Counter("sits_requests", "", (*names, "outcome"), registry=self.registry)
         self.seconds = Histogram("sits_request_seconds", "", names, registry=self.registry)
@@ -93,14 +97,17 @@ def state(*fronts: str) -> api.State:
             batches_in_flight=3, rows_in_flight=9, batches_total=7, parallel=1, slots=4,
         )],
         fronts=[api.Front(id=at, host="h", address=at, transport="grpc") for at in fronts],
-        models=[],
+        models=[], governance=api.Governance(
+            acts=True, level="normal", scale_factor=1, shed_tiers=[], signals=[], steps=[]
+        ),
     )  # fmt: skip
 
 
 def live(*fronts: str) -> Live:
     registry = CollectorRegistry()
     Gauge("sits_dispatcher_pending", "", registry=registry).set(5)
-    mesh: Any = SimpleNamespace(snapshots=list)
+    dispatcher = SimpleNamespace(lock=threading.Lock(), traffic=TRAFFIC)
+    mesh: Any = SimpleNamespace(snapshots=list, dispatcher=dispatcher)
     return Live(mesh, Peers(Settings()), registry, lambda: state(*fronts), {"gold": 50.0})
 
 
@@ -127,6 +134,25 @@ def test_figures_are_those_of_all_front_doors(serve: Serve, clock: SimpleNamespa
     assert seen.queues == api.Queues(
         front_requests=4, pending_batches=5, in_flight_batches=3, in_flight_rows=9
     )
+
+
+def test_bytes_a_second_are_told_by_the_way_they_take(clock: SimpleNamespace) -> None:
+    TRAFFIC.moved(Place("h", 1), "e", 500)
+    page = live()
+    look(page)
+    clock.s += 2
+    TRAFFIC.moved(Place("h", 1), "e", 3_000)
+    TRAFFIC.moved(Place("other"), "e", 100)
+    found = {(m.host, m.numa_node, m.executor): m.bytes_per_s for m in look(page).moved}
+    assert found == {("h", 1, "e"): 1_500.0, ("other", None, "e"): 50.0}
+
+
+def test_what_an_executor_moved_is_forgotten_with_it() -> None:
+    traffic = Traffic()
+    traffic.moved(Place("h"), "e", 1)
+    traffic.moved(Place("h"), "f", 2)
+    traffic.forget("e")
+    assert traffic.totals() == {(Place("h"), "f"): 2}
 
 
 def test_however_many_look_the_mesh_is_asked_once_a_second(

@@ -32,6 +32,7 @@ def facts(live: Live) -> Text:
         Text(state["strategy"], style="bold"),
         _redis(state["redis"]),
         _topology(state["topology_age_s"]),
+        _governance(state["governance"]),
         Text(f"{count(executors, 'executor')}, {count(fronts, 'front door')}"),
         Text(f"up {duration(max(0.0, up_s))}"),
     ]
@@ -48,12 +49,20 @@ def _topology(age_s: float | None) -> Text:
     return dim("no topology yet") if age_s is None else Text(f"topology {duration(age_s)} old")
 
 
+def _governance(governance: Mapping[str, Any]) -> Text:
+    level, shed = governance["level"].replace("_", " "), ", ".join(governance["shed_tiers"])
+    if level == "normal":
+        return good("normal")
+    return bad(f"{level}, refuses {shed}") if shed else Text(level, style="yellow")
+
+
 def figures(live: Live) -> Text:
     traffic, queues = live["traffic"], live["queues"]
-    total, right = traffic["requests_per_s"], traffic["outcomes_per_s"].get("OK", 0.0)
+    total, outcomes = traffic["requests_per_s"], traffic["outcomes_per_s"]
+    failed = sum(rate for outcome, rate in outcomes.items() if outcome != "OK")
     pairs = [
         ("requests/s", number(total)),
-        ("failed/s", number(None if total is None else total - right)),
+        ("failed/s", number(None if total is None else failed)),
         ("p50", ms(traffic["p50_ms"])),
         ("p99", ms(traffic["p99_ms"])),
         ("rows/s", number(traffic["rows_per_s"])),

@@ -36,7 +36,9 @@ class Executor(Answer):
     host: str
     device: str
     address: str
-    transport: str = Field(description="grpc, or grpc+shm with payloads in shared memory")
+    transport: str = Field(
+        description="how messages travel: grpc, or ring in shared memory; +shm = payloads there too"
+    )
     draining: bool
     batches_in_flight: int
     rows_in_flight: int
@@ -60,6 +62,40 @@ class ServedModel(Answer):
     strategy: str = Field(description="the one in force for it")
 
 
+class Limit(Answer):
+    """Above this a signal asks for this level."""
+
+    level: str
+    above: float
+
+
+class Signal(Answer):
+    name: str
+    value: float = Field(description="in the last sample")
+    limits: list[Limit]
+
+
+class Step(Answer):
+    """Governance changed what it asks for."""
+
+    at_unix_ms: int
+    before: str
+    after: str
+    shed_tiers: list[str]
+    cause: str = Field(description="the signal, its value and the limit that it crossed")
+
+
+class Governance(Answer):
+    """What is done about overload and faults: each level with all below it."""
+
+    acts: bool = Field(description="false: it watches and tells only")
+    level: str = Field(description="normal, scale_out, replace or degrade")
+    scale_factor: float = Field(description="capacity wanted over capacity there is")
+    shed_tiers: list[str] = Field(description="tiers of tenants that are refused")
+    signals: list[Signal]
+    steps: list[Step] = Field(description="the newest first")
+
+
 class State(Answer):
     """The mesh as this dispatcher sees it."""
 
@@ -73,6 +109,7 @@ class State(Answer):
     executors: list[Executor]
     fronts: list[Front]
     models: list[ServedModel]
+    governance: Governance
 
 
 # Topology
@@ -179,6 +216,15 @@ class ModelRate(Answer):
     rows_per_s: float
 
 
+class Moved(Answer):
+    """Tensors between where requests lie and an executor, both ways together."""
+
+    host: str = Field(description="where the payloads lie: mostly the front door's host")
+    numa_node: int | None = Field(description="there; null = not known")
+    executor: str
+    bytes_per_s: float
+
+
 class Live(Answer):
     """All that moves, collected at most once a second however many ask."""
 
@@ -192,6 +238,7 @@ class Live(Answer):
     tenants: list[Tenant]
     models: list[ModelRate]
     answered_per_s: dict[str, float] = Field(description="batches, by id of the executor")
+    moved: list[Moved] = Field(description="load of the links between requests and executors")
     silent_fronts: list[str] = Field(description="front doors that did not tell their figures")
 
 

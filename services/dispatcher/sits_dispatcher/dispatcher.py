@@ -23,6 +23,7 @@ from sits_dispatcher.pending import Pending
 from sits_dispatcher.placer import Placed, Placer
 from sits_dispatcher.settings import DispatcherSettings
 from sits_dispatcher.signals import Signals, by_model
+from sits_dispatcher.traffic import Traffic
 from sits_dispatcher.weights import Weights
 from sits_protos.v1.link_pb2 import BatchHeader, Cancel, LinkMessage, Release, ResultHeader
 from sits_protos.v1.topology_pb2 import TopologySnapshot
@@ -55,6 +56,7 @@ class Dispatcher:
         self.tracer, self._metrics = tracer, metrics
         self.guard, self._signals = Guard(metrics), Signals()
         self.hedges = Hedges(settings.dispatcher_hedge_percent)
+        self.traffic = Traffic()
         self._executors: dict[str, Peer] = {}
         self._sharing: set[str] = set()
         self._in_flight: dict[int, Job] = {}
@@ -124,6 +126,7 @@ class Dispatcher:
             outcome = self.guard.ended(job, header, now)
             self.placer.finished(job, header.times)
             self._signals.returned(job, header.times)
+            self.traffic.moved(job.place, executor_id, header.payload_bytes)
             self.hedges.returned(job, outcome, now)
             self._metrics.returned(executor_id, header, failed=header.HasField("error"))
             if (job.twin or job.beaten) and not self._counts(job, outcome):
@@ -145,6 +148,7 @@ class Dispatcher:
             self._executors.pop(executor_id, None)
             self._sharing.discard(executor_id)
             self.guard.forget(executor_id)
+            self.traffic.forget(executor_id)
             lost = [job for job in self._in_flight.values() if job.executor == executor_id]
             for job in lost:
                 del self._in_flight[job.key]
@@ -353,6 +357,7 @@ class Dispatcher:
         self.hedges.sent(job)
         self._in_flight[job.key] = job
         self._metrics.placed(placed, job)
+        self.traffic.moved(job.place, job.executor, job.header.payload_bytes)
         if job.header.trace_contexts:
             spans.placed(self.tracer, job, placed, started_ns, self._weights.origins)
 

@@ -36,7 +36,7 @@ class Governance:
         self._looked_ns = 0
         self.sample = Sample()
         self.plan = self.orders = self._governor.plan()
-        self._acts = acts
+        self.acts = acts
         self.changed: Callable[[], object] = lambda: None
         self.untold: deque[Event] = deque(maxlen=EVENTS_KEPT)
         """Steps that are not in Redis yet, the oldest first."""
@@ -61,7 +61,7 @@ class Governance:
             self._metrics.stepped(events[-1])
             self.untold.append(events[-1])
             _tell(events[-1])
-        if self._acts:
+        if self.acts:
             self._act(before, now)
 
     def _act(self, before: Plan, now: int) -> None:

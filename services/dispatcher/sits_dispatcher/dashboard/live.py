@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
@@ -31,8 +32,8 @@ QUEUED: Final = "sits_preprocess_queued"
 PENDING: Final = "sits_dispatcher_pending"
 OWN: Final = ""
 """Id of this process among the tracks."""
-ANSWERED: Final = "answered"
-"""Batches by executor, a counter that no metric has unbounded."""
+ANSWERED, MOVED = "answered", "moved"
+"""Batches by executor, and bytes by place and executor: counters that no metric has unbounded."""
 REQUEST: Final = GetMetricsRequest(
     names=[QUEUED, *(name for name in LABELS if not name.startswith("sits_dispatcher_"))]
 )
@@ -68,7 +69,7 @@ class Live:
         own = [(s.name, s.labels, s.value) for s in samples(self._registry, {*LABELS, PENDING})]
         self._tracks.keep({OWN, *(front.id for front in state.fronts)})
         answered = {(ANSWERED, e.id): float(e.batches_total) for e in state.executors}
-        self._tracks.add(OWN, now_ns(), summed(own) | answered)
+        self._tracks.add(OWN, now_ns(), summed(own) | answered | moved(self._mesh))
         pending = sum(value for name, _, value in own if name == PENDING)
         window_s, rates = self._tracks.rates(SHORT_S)
         return api.Live(
@@ -82,6 +83,7 @@ class Live:
             tenants=tenants(self._tracks.rates(LONG_S)[1], self._slo_ms),
             models=models(rates),
             answered_per_s=_by(rates, ANSWERED, label=1),
+            moved=[_moved(key, value) for key, value in rates.items() if key[0] == MOVED],
             silent_fronts=[front.address for front in state.fronts if front.id not in told],
         )
 
@@ -148,6 +150,22 @@ def models(rates: Counters) -> list[api.ModelRate]:
         api.ModelRate(model=name, batches_per_s=batches[name], rows_per_s=rows.get(name, 0.0))
         for name in sorted(batches)
     ]
+
+
+def moved(mesh: Mesh) -> dict[tuple[str, ...], float]:
+    """Bytes so far, as counters."""
+    with mesh.dispatcher.lock:
+        totals = mesh.dispatcher.traffic.totals()
+    found: dict[tuple[str, ...], float] = defaultdict(float)
+    for (place, executor), size in totals.items():
+        found[MOVED, place.host, str(place.numa_node), executor] += size
+    return found
+
+
+def _moved(key: tuple[str, ...], bytes_per_s: float) -> api.Moved:
+    _, host, node, executor = key
+    numa_node = int(node) if int(node) >= 0 else None
+    return api.Moved(host=host, numa_node=numa_node, executor=executor, bytes_per_s=bytes_per_s)
 
 
 def _by(counters: Counters, name: str, label: int) -> dict[str, float]:

@@ -8,8 +8,9 @@ from sits_core.clock import now_ns
 from sits_dispatcher import admin_models as api
 from sits_dispatcher.mesh import Mesh
 from sits_protos.v1 import topology_pb2 as topo
-from sits_protos.v1.control_pb2 import GetStateResponse, PeerState
+from sits_protos.v1.control_pb2 import GetStateResponse, Governance, PeerState
 from sits_protos.v1.link_pb2 import ModelEntry, ModelState, Role
+from sits_scheduling.signals import RULES
 
 T = TypeVar("T", int, float)
 
@@ -30,6 +31,7 @@ def state(mesh: Mesh, version: str, started_unix_ns: int) -> api.State:
         executors=[_executor(mesh, peer) for peer in by_role.get(Role.ROLE_EXECUTOR, ())],
         fronts=[_front(peer) for peer in by_role.get(Role.ROLE_PREPROCESS, ())],
         models=[_model(entry, seen) for entry in seen.models],
+        governance=_governance(seen.governance, acts=mesh.governance.acts),
     )
 
 
@@ -88,6 +90,37 @@ def _model(entry: ModelEntry, seen: GetStateResponse) -> api.ServedModel:
         reason=entry.reason,
         strategy=seen.model_strategies.get(entry.name, seen.strategy),
     )
+
+
+def _governance(seen: Governance, *, acts: bool) -> api.Governance:
+    return api.Governance(
+        acts=acts,
+        level=seen.level,
+        scale_factor=seen.scale_factor,
+        shed_tiers=list(seen.shed_tiers),
+        signals=[
+            api.Signal(name=name, value=value, limits=_limits(name))
+            for name, value in sorted(seen.signals.items())
+        ],
+        steps=[
+            api.Step(
+                at_unix_ms=event.at_unix_ns // 1_000_000,
+                before=event.before,
+                after=event.after,
+                shed_tiers=list(event.shed_tiers),
+                cause=event.cause,
+            )
+            for event in seen.events
+        ],
+    )
+
+
+def _limits(signal: str) -> list[api.Limit]:
+    return [
+        api.Limit(level=rule.level.name.lower(), above=rule.enter)
+        for rule in RULES
+        if rule.signal == signal
+    ]
 
 
 # Topology

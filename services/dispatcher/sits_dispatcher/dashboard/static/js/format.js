@@ -29,6 +29,12 @@ export function percent(share) {
   return value === 100 || value < 99 ? `${Math.round(value)} %` : `${(Math.floor(value * 100) / 100).toFixed(2)} %`;
 }
 
+export function bytesRate(bytes) {
+  if (bytes == null) return NONE;
+  if (bytes >= 1e9) return `${number(bytes / 1e9)} GB/s`;
+  return bytes >= 1e6 ? `${number(bytes / 1e6)} MB/s` : `${number(bytes / 1e3)} kB/s`;
+}
+
 export function gigabytes(bytes) {
   return bytes == null ? NONE : `${number(bytes / 2 ** 30)} GiB`;
 }

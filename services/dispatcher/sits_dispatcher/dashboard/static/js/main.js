@@ -4,6 +4,7 @@ import { call } from "./api.js";
 import { Chart } from "./charts.js";
 import { find, setText } from "./dom.js";
 import { ms, number, seconds } from "./format.js";
+import { governance } from "./governance.js";
 import { Heat } from "./heat.js";
 import * as panels from "./panels.js";
 import { Session } from "./session.js";
@@ -63,8 +64,9 @@ function show(live) {
   panels.models(live);
   panels.tenants(live);
   panels.batching(live);
+  governance(live);
   charts.forEach((chart) => chart.add(live));
-  topology.setExecutors(live.state.executors);
+  topology.setExecutors(live.state.executors, live.moved);
   heat.add(live.state.executors);
   session.show(live);
   const up = seconds(Math.max(0, live.taken_unix_ms - live.state.started_unix_ms) / 1000);

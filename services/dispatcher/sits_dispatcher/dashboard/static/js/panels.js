@@ -1,7 +1,7 @@
 // Everything on the page that is a number, a table or a bar.
 
 import { find, make, reconcile, setClass, setText, table } from "./dom.js";
-import { cut, ms, number, percent, seconds, shortId } from "./format.js";
+import { bytesRate, cut, ms, number, percent, seconds, shortId } from "./format.js";
 
 const REASONS = {
   idle: ["an instance was free", "waiting would have gained nothing"],
@@ -74,10 +74,15 @@ export function executors(live) {
     { title: "Load", cell: load },
     { title: "Rows", number: true, wide: true, cell: (e) => number(e.rows_in_flight) },
     { title: "Batches/s", number: true, cell: (e) => number(live.answered_per_s[e.id]) },
+    { title: "Tensors", number: true, wide: true, cell: (e) => ({ text: bytesRate(bytesOf(live.moved, e)), title: "moved between requests and this executor, both ways" }) },
     { title: "Transport", wide: true, cell: (e) => e.transport },
     { title: "State", cell: (e) => (e.draining ? { text: "draining", tone: "warn" } : { text: "ready", tone: "good" }) },
   ];
   table(find("#executors table"), columns, live.state.executors, (e) => e.id, "No executor is linked: is one running, with the same Redis?");
+}
+
+export function bytesOf(moved, executor) {
+  return moved.filter((way) => way.executor === executor.id).reduce((sum, way) => sum + way.bytes_per_s, 0);
 }
 
 function load(executor) {

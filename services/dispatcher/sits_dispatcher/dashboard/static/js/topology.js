@@ -1,6 +1,6 @@
 // The topology: devices of each host with their links, and executors on their devices with live load.
 
-import { cut, gigabytes, number, percent, shortId } from "./format.js";
+import { bytesRate, cut, gigabytes, number, percent, shortId } from "./format.js";
 import { find, make, setText, svg } from "./dom.js";
 import { path, place } from "./layout.js";
 
@@ -18,6 +18,7 @@ export class Topology {
     this.matrix = find("#matrix");
     this.hosts = [];
     this.executors = [];
+    this.moved = [];
     this.shown = new Map(); // host → kinds of links that are drawn
     this.width = 0;
     for (const name of ["graph", "matrix"]) {
@@ -41,7 +42,8 @@ export class Topology {
   }
 
   /** Every second: only loads change, unless executors came or went. */
-  setExecutors(executors) {
+  setExecutors(executors, moved) {
+    this.moved = moved;
     const same = this.executors.map(where).join() === executors.map(where).join();
     this.executors = executors;
     if (same) this.load();
@@ -82,7 +84,7 @@ export class Topology {
       viewBox: `0 0 ${spot.width} ${spot.height}`, role: "group", "aria-label": `Devices of ${host.node_name}`,
       class: links.length <= FEW ? "few" : "",
     });
-    drawing.append(...links.filter((l) => kinds.has(l.kind)).map((l) => linkMark(l, spot)));
+    drawing.append(...links.map((l) => linkMark(l, spot, host, kinds.has(l.kind))));
     drawing.append(...spot.nodes.map((n) => deviceMark(n, spot, drawing)));
     drawing.append(...spot.nodes.flatMap((n) => n.pills.map((p) => pillMark(p, spot.sizes))));
     return make("div", { class: "host" }, hostHead(host), drawing, this.legend(host, links, kinds));
@@ -116,6 +118,17 @@ export class Topology {
       const pill = this.graph.querySelector(`[data-executor="${CSS.escape(executor.id)}"]`);
       if (pill) showLoad(pill, executor);
     }
+    for (const way of this.graph.querySelectorAll(".way")) showTraffic(way, this.trafficOf(way.dataset));
+  }
+
+  /** Bytes a second of requests between a CPU's memory and the device of an executor. */
+  trafficOf({ host, from, to }) {
+    const over = ({ host: lies, numa_node: node, executor }) => {
+      const runs = this.executors.find((e) => e.id === executor && e.host === host);
+      const ends = runs && lies === host ? [`cpu:${node}`, runs.device] : [];
+      return ends.includes(from) && ends.includes(to);
+    };
+    return this.moved.filter(over).reduce((sum, way) => sum + way.bytes_per_s, 0);
   }
 }
 
@@ -143,18 +156,30 @@ function sample(kind) {
   return svg("svg", { width: 22, height: 8, "aria-hidden": "true" }, svg("path", { d: "M1,4H21", class: `link ${kind}` }));
 }
 
-function linkMark(link, spot) {
+/** One that is not `wanted` shows while requests use it. */
+function linkMark(link, spot, host, wanted) {
   const way = path(spot.byId.get(link.from), spot.byId.get(link.to), spot);
   const parts = [KINDS[link.kind] ?? link.kind];
   if (link.lanes) parts.push(`${link.lanes} lane${link.lanes === 1 ? "" : "s"}`);
   if (link.bandwidth_gbps) parts.push(`${number(link.bandwidth_gbps)} GB/s${link.measured ? " measured" : ""}`);
   if (link.knowledge !== "known") parts.push(link.knowledge);
   const width = link.kind === "nvlink" ? Math.min(4.5, 1.2 + (link.lanes ?? 1) * 0.35) : null;
-  const mark = svg("g", { class: "way", "data-from": link.from, "data-to": link.to });
+  const mark = svg("g", { class: wanted ? "way" : "way off", "data-host": host.host, "data-from": link.from, "data-to": link.to });
   mark.append(svg("path", { d: way.d, class: `link ${link.kind} ${link.knowledge}`, style: width ? { "stroke-width": `${width}px` } : {} }));
   mark.append(svg("text", { x: way.x, y: way.y - 3, class: "way-text" }, parts.slice(0, 2).join(", ")));
-  mark.append(svg("title", {}, `${link.from} – ${link.to}: ${parts.join(", ")}`));
+  mark.append(svg("text", { x: way.x, y: way.y + 9, class: "way-load" }));
+  const title = `${link.from} – ${link.to}: ${parts.join(", ")}`;
+  mark.append(svg("title", { "data-link": title }, title));
   return mark;
+}
+
+/** What requests move over a link now: said on it, and in its tooltip. */
+function showTraffic(way, bytes) {
+  const busy = bytes >= 500; // less rounds to nothing
+  way.classList.toggle("busy", busy);
+  setText(find(".way-load", way), busy ? bytesRate(bytes) : "");
+  const title = find("title", way);
+  setText(title, busy ? `${title.dataset.link}; requests move ${bytesRate(bytes)}` : title.dataset.link);
 }
 
 function deviceMark({ device, x, y }, { sizes, byId }, drawing) {
