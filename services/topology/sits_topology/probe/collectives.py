@@ -3,6 +3,7 @@
 On a machine without GPUs the same runs over gloo, which tests use; it says nothing of links.
 """
 
+import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -74,7 +75,7 @@ def all_reduces(
 
 def _received(results: Connection, members: Sequence[BaseProcess]) -> AllReduce:
     try:
-        gang, size_bytes, seconds, spread = results.recv()
+        gang, size_bytes, seconds, spread = json.loads(results.recv_bytes())
     except EOFError:
         raise CollectivesFailed(f"the members ended: {_codes(members)}") from None
     return AllReduce(tuple(gang), size_bytes, Timing(seconds, spread))
@@ -135,7 +136,7 @@ def _member(rank: int, world: int, job: Job, report: Connection) -> None:
             for size_bytes in job.sizes:
                 timing = _timed(memory[: size_bytes // 4], group, cuda)
                 if rank == gang[0]:
-                    report.send((gang, size_bytes, *timing))
+                    report.send_bytes(json.dumps([gang, size_bytes, *timing]).encode())
             dist.destroy_process_group(group)
         dist.barrier()
     dist.destroy_process_group()

@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from multiprocessing import connection, get_context
-from multiprocessing.connection import Connection
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -82,7 +82,7 @@ class GangBackend:
         ends = time.monotonic() + limit_s
         pipes = {seat.pipe: rank for rank, seat in enumerate(self._seats)}
         while True:
-            ready = connection.wait(list(pipes), max(0.0, ends - time.monotonic()))
+            ready = wait(list(pipes), max(0.0, ends - time.monotonic()))
             if not ready:
                 raise GangFailed(f"no answer within {limit_s:g} s")
             for pipe in ready:
