@@ -70,14 +70,14 @@ def mesh(registry: ProcessRegistry) -> Mesh:
 
 
 def mesh_with(registry: ProcessRegistry, **values: object) -> Mesh:
-    """A dispatcher with one executor, which serves `m` with batches of 8."""
+    """A dispatcher with one executor, which serves `m` with batches of 16."""
     settings = load(DispatcherSettings, "dispatcher", {}, **values)
     made = build_mesh(settings, hello(settings), Tracer("dispatcher", 100, 0.0), registry)
     link = Wire()
     made.executors.opened(link)
     entry = ModelEntry(
         name="m", version="1", state=ModelState.MODEL_STATE_READY, slots=2, instances=1,
-        config=ModelConfig(name="m", max_batch_size=8).SerializeToString(),
+        config=ModelConfig(name="m", max_batch_size=16).SerializeToString(),
     )  # fmt: skip
     for message in (
         LinkMessage(hello=Hello(role=Role.ROLE_EXECUTOR, id="e")),
@@ -156,7 +156,7 @@ class TestLevels:
         assert [c.micro_batch_rows for c in front.credits.models] == [0]
         govern(mesh, BAD, 2)
         assert mesh.governance.plan.level is Level.DEGRADE
-        assert [c.micro_batch_rows for c in front.credits.models] == [4]
+        assert [c.micro_batch_rows for c in front.credits.models] == [8], "of 16"
         assert list(front.credits.shed_tiers) == []
         assert front.credits.degrade
         govern(mesh, BAD, 5)
@@ -167,6 +167,17 @@ class TestLevels:
         assert not front.credits.degrade
         assert [c.micro_batch_rows for c in front.credits.models] == [0]
         assert list(front.credits.shed_tiers) == []
+
+    def test_batches_stay_whole_where_halves_would_take_as_long(
+        self, mesh: Mesh, front: Wire
+    ) -> None:
+        """Half of the rows in the same time is half of the capacity, which is what is short."""
+        times = mesh.dispatcher.placer._placing.times
+        for _ in range(20):
+            for rows in (8, 16):
+                times.observe("m/1", rows, "e", 20 * MS)
+        govern(mesh, BAD, 2)
+        assert [c.micro_batch_rows for c in front.credits.models] == [16]
 
     def test_it_may_be_told_to_watch_only(self, registry: ProcessRegistry) -> None:
         mesh, link = mesh_with(registry, dispatcher_governance=False), Wire()

@@ -87,3 +87,33 @@ def test_admission_keeps_goodput_up_where_a_queue_without_it_collapses() -> None
     with_admission, without = goodput(True, 1.5), goodput(False, 1.5)
     assert with_admission > 0.9 * 4000 / 1.5
     assert with_admission > 5 * without
+
+
+def test_who_missed_a_deadline_makes_the_next_ones_careful_and_for_long() -> None:
+    """A queue that admission fills to its limit must not swing around it."""
+    admission, load = Admission(overhead_ns=0), busy(100)
+    for _ in range(100):
+        admission.learn(Tier.BRONZE, load, 300 * MS)
+    for _ in range(100):
+        admission.learn(Tier.BRONZE, load, 150 * MS)
+    assert abs(admission.predicted_wait_ns(load, Tier.BRONZE) / MS - 150) < 5, "on average"
+    assert admission.decide(0, 250 * MS, 0.0, load, Tier.BRONZE) is not None
+    assert admission.decide(0, 310 * MS, 0.0, load, Tier.BRONZE) is None
+    for _ in range(3000):
+        admission.learn(Tier.BRONZE, load, 150 * MS)
+    assert admission.decide(0, 160 * MS, 0.0, load, Tier.BRONZE) is None, "but not for ever"
+
+
+def test_a_tier_that_is_wholly_kept_away_is_let_in_again_although_nobody_teaches() -> None:
+    admission, load = Admission(overhead_ns=0), busy(60)
+    admission.decide(0, 0, 0.0, load, Tier.GOLD)
+    for _ in range(200):
+        admission.learn(Tier.GOLD, load, 400 * MS)
+
+    def refused(at_ms: int) -> bool:
+        due_ns = (at_ms + 118) * MS
+        return admission.decide(at_ms * MS, due_ns, 30.0 * MS, load, Tier.GOLD) is not None
+
+    kept_away = [refused(at_ms) for at_ms in range(1, 1000)]
+    assert kept_away[:90] == [True] * 90, "as long as one would have taken"
+    assert not all(kept_away[90:450])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sits_scheduling.micro_batches import micro_batch_rows
+from sits_scheduling.micro_batches import micro_batch_rows, shrunk_rows
 from sits_scheduling.pipelines import Step, best_path
 
 GIB = 1 << 30
@@ -64,3 +64,15 @@ def test_too_little_memory_still_runs_something() -> None:
 
 def test_a_model_with_a_small_limit_keeps_it() -> None:
     assert micro_batch_rows(80 * GIB, 0, most=4) == 4
+
+
+def test_under_pressure_micro_batches_shrink_to_8_where_a_row_costs_the_same() -> None:
+    def even(rows: int) -> float:
+        return 1000.0
+
+    def fixed(rows: int) -> float:
+        return 20e6 / rows
+
+    assert [shrunk_rows(rows, 0.5, even) for rows in (64, 16, 12, 8, 4, 1)] == [32, 8, 8, 8, 4, 1]
+    assert shrunk_rows(64, 0.5, fixed) == 64, "half of the rows in the same time"
+    assert shrunk_rows(64, 0.5, lambda rows: 0.0) == 32, "nothing is known"

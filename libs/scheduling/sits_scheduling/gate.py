@@ -11,9 +11,10 @@ from sits_scheduling.tenants import Tenants, Tier
 QUANTILE: Final = 0.99
 RETRY_SHED_MS: Final = 1_000
 """Shed work is asked to come back after a second: governance looks about that often."""
-SURE_FACTOR: Final = 4.0
+SURE_FACTOR: Final = 8.0
 SURE_NS: Final = 50_000_000
-"""A deadline this many times further away than predicted, and so much more, is met for sure."""
+"""A deadline this many times further away than predicted, and so much more, is met for sure:
+even the lightest of the tenants gets a seventh of the turns."""
 DOUBT_NS: Final = 1_000_000_000
 """How often one is let in that could start at once and, it seems, cannot make it."""
 

@@ -1,5 +1,6 @@
 """How many rows a micro-batch may have: what the free memory of its device allows."""
 
+from collections.abc import Callable
 from typing import Final
 
 LEAST_ROWS: Final = 8
@@ -24,3 +25,18 @@ def micro_batch_rows(
     if rows >= LEAST_ROWS:
         return int(rows) // LEAST_ROWS * LEAST_ROWS
     return max(1, int(min(fits, LEAST_ROWS, most)))
+
+
+DEARER: Final = 1.1
+"""A row may cost this much more in a smaller batch; beyond, smaller batches are no relief."""
+
+
+def shrunk_rows(rows: int, factor: float, row_ns: Callable[[int], float]) -> int:
+    """`rows` under pressure (D6, level 2): `factor` of them, not below 8, and only where a row
+    then costs about the same.
+
+    `row_ns` tells what a row costs in a batch of so many, 0 = not known. A model whose runs
+    take as long for half of the rows would lose half of its capacity, which is what is short.
+    """
+    fewer = max(min(rows, LEAST_ROWS), int(rows * factor))
+    return rows if row_ns(fewer) > DEARER * row_ns(rows) else fewer

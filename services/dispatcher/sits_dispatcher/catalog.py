@@ -1,11 +1,13 @@
 """What all executors together can run, as it is told to the fronts."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from sits_protos.oip.model_config_pb2 import ModelConfig
 from sits_protos.v1.link_pb2 import Catalog, Credit, Credits, ModelEntry, ModelState
 from sits_scheduling.candidates import ExecutorTable
 from sits_scheduling.governance import Plan
+from sits_scheduling.micro_batches import shrunk_rows
 
 _GONE = "no executor that serves it is connected"
 _RANK = {
@@ -17,6 +19,8 @@ _RANK = {
 }
 
 Key = tuple[str, str]
+RowNs = Callable[[str, int], float]
+"""What a row of a model, a key of the table, costs in a batch of so many rows."""
 
 
 class MergedCatalog:
@@ -61,8 +65,9 @@ class MergedCatalog:
 
 
 def credits_for(
-    catalog: Catalog, table: ExecutorTable, fronts: int, sharing: bool, plan: Plan
-) -> Credits:
+    catalog: Catalog, table: ExecutorTable, fronts: int, sharing: bool, plan: Plan,
+    row_ns: RowNs,
+) -> Credits:  # fmt: skip
     """Each front's equal part of every model's capacity, at least one batch, and what
     governance asks of it."""
     shed = [tier.name.lower() for tier in plan.shed]
@@ -73,7 +78,7 @@ def credits_for(
             Credit(
                 model=entry.name,
                 version=entry.version,
-                micro_batch_rows=_limited(rows, entry, plan.micro_batch_factor),
+                micro_batch_rows=_limited(rows, entry, plan.micro_batch_factor, row_ns),
                 window=_part(slots, fronts),
                 instances=_part(parallel, fronts),
                 shared_memory=sharing,
@@ -82,12 +87,14 @@ def credits_for(
     return result
 
 
-def _limited(rows: int, entry: ModelEntry, factor: float) -> int:
+def _limited(rows: int, entry: ModelEntry, factor: float, row_ns: RowNs) -> int:
     """`rows` 0 = the model's own limit; a model that does not batch stays as it is."""
     if factor >= 1.0:
         return rows
     usual = rows or ModelConfig.FromString(entry.config).max_batch_size
-    return max(1, int(usual * factor)) if usual else 0
+    if not usual:
+        return 0
+    return shrunk_rows(usual, factor, partial(row_ns, f"{entry.name}/{entry.version}"))
 
 
 def _part(total: int, fronts: int) -> int:

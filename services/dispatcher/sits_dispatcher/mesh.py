@@ -72,6 +72,7 @@ class Mesh:
                         len(self.fronts),
                         front.shares_memory and sharing,
                         self.governance.orders,
+                        self.dispatcher.placer.row_ns,
                     )
 
             self.fronts.tell(catalog, credits_of)

@@ -78,6 +78,10 @@ class Placer:
         job.reservation = placed.reservation
         return Placed(placed.executor, placed.strategy, placed.scores)
 
+    def row_ns(self, model: str, rows: int) -> float:
+        """What a row of `model`, a key of the table, costs in a batch of `rows`; 0 = not known."""
+        return self._placing.times.row_ns(model, rows)
+
     def finished(self, job: Job, times: StageTimes) -> None:
         """Its result came: release the load, learn how long the executor worked on it."""
         if job.reservation is not None and job.placing is not None:
