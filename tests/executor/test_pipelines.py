@@ -373,7 +373,7 @@ def test_a_step_is_closed_when_the_last_pipeline_has_let_go(
     gate.open()
     thread.join(TIMEOUT_S)
     assert got[0]["y"].tolist() == [[1, 2]]
-    wait_until(lambda: not held.take(), TIMEOUT_S, "closed")
+    wait_until(lambda: held.closed, TIMEOUT_S, "closed")
 
 
 def test_at_start_pipelines_load_after_the_models_they_need(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sits_scheduling.micro_batches import micro_batch_rows, shrunk_rows
-from sits_scheduling.pipelines import Step, best_path
+from sits_scheduling.pipelines import Step, best_path, costs_ahead
 
 GIB = 1 << 30
 
@@ -42,6 +42,20 @@ def test_the_cheapest_path_is_found(steps: int, count: int, seed: int) -> None:
     found = best_path(chain, source, ways, 5.0)
     assert found.total_us == pytest.approx(best)
     assert cost(found.choices) == pytest.approx(best)
+
+
+@given(st.integers(2, 4), st.integers(1, 4), st.integers(0, 10_000))
+def test_what_lies_ahead_leads_to_the_first_step_of_the_cheapest_path(
+    steps: int, count: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    chain = [Step(rng.uniform(0, 100, count), rng.uniform(0, 100)) for _ in range(steps)]
+    source = rng.uniform(0, 100, count)
+    ways = [rng.uniform(0, 1, (count, count)) for _ in range(steps - 1)]
+    total = source + chain[0].cost_us + costs_ahead(chain[1:], ways, 5.0)
+    found = best_path(chain, source, ways, 5.0)
+    assert total.min() == pytest.approx(found.total_us)
+    assert total[found.choices[0]] == pytest.approx(total.min())
 
 
 def test_micro_batches_are_sized_by_free_memory_between_8_and_64_rows() -> None:

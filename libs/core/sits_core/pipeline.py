@@ -112,8 +112,8 @@ def _step(number: int, step: ModelEnsembling.Step) -> Step:
         number,
         step.model_name,
         str(step.model_version) if step.model_version > 0 else "",
-        dict(step.input_map),
-        dict(step.output_map),
+        dict(sorted(step.input_map.items())),
+        dict(sorted(step.output_map.items())),
     )
     if not own.model:
         raise PipelineError(f"step {number} has no model_name")

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 SAME_HOST_UNKNOWN = float("nan")
+SAME_DEVICE = 1.0
 OTHER_HOST = 0.0
 """Crossing hosts costs 10 to 30 times a link inside one (measured collectives, A100 and
 H100 nodes), so that it is the floor of the scale whatever the devices."""
@@ -34,14 +35,16 @@ def way_of(weight: float) -> Way:
 
 
 class Place(NamedTuple):
-    """Where a payload lies. `numa_node` -1 = unknown."""
+    """Where a payload lies. `numa_node` -1 = unknown. `made_on`: the device that made it, which
+    then counts as its place."""
 
     host: str
     numa_node: int = -1
+    made_on: str = ""
 
     @property
     def device(self) -> str:
-        return f"cpu:{self.numa_node}" if self.numa_node >= 0 else ""
+        return self.made_on or (f"cpu:{self.numa_node}" if self.numa_node >= 0 else "")
 
 
 class AffinityMap:
@@ -61,6 +64,8 @@ class AffinityMap:
             return SAME_HOST_UNKNOWN
         if place.host != host:
             return OTHER_HOST
+        if place.made_on and place.made_on == device:
+            return SAME_DEVICE
         known = self._weights.get(host)
         if known is None or not place.device or not device:
             return SAME_HOST_UNKNOWN

@@ -101,6 +101,11 @@ class ExecutorTable:
         if position is not None and columns is not None:
             columns.speed[position] = round(speed * _SPEED_STEPS) / _SPEED_STEPS
 
+    def executor(self, executor_id: str) -> Executor | None:
+        """Who it is; None when it is not there."""
+        position = self._index.get(executor_id)
+        return self._executors[position] if position is not None else None
+
     def executor_at(self, position: int) -> str:
         """Its id; empty when nobody is there."""
         executor = self._executors[position]
@@ -132,6 +137,10 @@ class ExecutorTable:
             self._loads.wait_ns(slice(None), columns.parallel, now_ns), columns.speed,
             self._nearness.whole(place), allowed, service_ns, payload_bytes,
         )  # fmt: skip
+
+    def us_per_byte(self) -> Floats:
+        """Of handing data on, from each position to each other."""
+        return self._nearness.us_per_byte()
 
     def shortlist(
         self,

@@ -20,6 +20,16 @@ _TERMS: Final = 4
 Names = npt.NDArray[np.object_]
 
 
+class PathStep(NamedTuple):
+    """Which step of which pipeline, from 1; of none: empty and 0."""
+
+    pipeline: str = ""
+    step: int = 0
+
+
+NO_STEP: Final = PathStep()
+
+
 class Option(NamedTuple):
     """A candidate and what spoke for it; more is better. `room`: it could have been picked."""
 
@@ -45,6 +55,7 @@ class Explanation:
     considered: int
     eligible: int
     options: tuple[Option, ...]
+    path: PathStep = NO_STEP
 
     @property
     def pick(self) -> Option:
@@ -70,6 +81,7 @@ class _Head(NamedTuple):
     eligible: int
     terms: tuple[str, ...]
     executors: Names | tuple[str, ...]
+    path: PathStep = NO_STEP
 
 
 class DecisionLog:
@@ -107,6 +119,7 @@ class DecisionLog:
         table: ExecutorTable,
         now_ns: int,
         closed_by: CloseReason | None = None,
+        path: PathStep = NO_STEP,
     ) -> None:
         """Keep `decision`. Call before its load is reserved."""
         slot = self._claim(request_ids)
@@ -120,7 +133,7 @@ class DecisionLog:
         self._heads[slot] = _Head(
             tuple(request_ids), now_ns, model, strategy, closed_by,
             int(seen.allowed.sum()), int(allowed.sum()), terms,
-            table.ids(seen.positions[top]),
+            table.ids(seen.positions[top]), path,
         )  # fmt: skip
 
     def write_only(
@@ -131,13 +144,14 @@ class DecisionLog:
         executor: str,
         now_ns: int,
         closed_by: CloseReason | None = None,
+        path: PathStep = NO_STEP,
     ) -> None:
         """Keep that there was one executor, with room, and hence nothing to compare."""
         slot = self._claim(request_ids)
         self._room[slot, 0] = self._serves[slot, 0] = True
         self._heads[slot] = _Head(
-            tuple(request_ids), now_ns, model, strategy, closed_by, 1, 1, (), (executor,)
-        )
+            tuple(request_ids), now_ns, model, strategy, closed_by, 1, 1, (), (executor,), path,
+        )  # fmt: skip
 
     def _claim(self, request_ids: Sequence[str]) -> int:
         """The place of the oldest record, for a new one about these requests."""
@@ -152,6 +166,26 @@ class DecisionLog:
         """The last decision about this request; None when it is not remembered."""
         slot = self._slots.get(request_id)
         return self._render(slot) if slot is not None else None
+
+    def path(self, request_id: str) -> list[Explanation]:
+        """The last decision about this request, and of a pipeline those about the steps before
+        it, the first one first. Looks at the whole log."""
+        slot = self._slots.get(request_id)
+        last = self._heads[slot] if slot is not None else None
+        if slot is None or last is None:
+            return []
+        found, wanted = [slot], last.path.step - 1
+        for back in range(1, len(self)):
+            earlier = (slot - back) % len(self._heads)
+            head = self._heads[earlier]
+            if wanted < 1 or head is None:
+                break
+            same = head.path == PathStep(last.path.pipeline, wanted)
+            if same and request_id in head.request_ids:
+                found.append(earlier)
+                wanted -= 1
+        rendered = (self._render(one) for one in reversed(found))
+        return [explanation for explanation in rendered if explanation is not None]
 
     def latest(self, count: int) -> list[Explanation]:
         """The newest first."""
@@ -171,7 +205,7 @@ class DecisionLog:
         others = sorted(options[1:], key=lambda option: (not option.room, -option.total))
         return Explanation(
             head.request_ids, head.decided_ns, head.model, head.strategy, head.closed_by,
-            head.considered, head.eligible, (options[0], *others),
+            head.considered, head.eligible, (options[0], *others), head.path,
         )  # fmt: skip
 
     def _option(self, slot: int, head: _Head, rank: int) -> Option:

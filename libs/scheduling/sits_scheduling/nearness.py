@@ -19,6 +19,8 @@ from sits_scheduling.affinity import (
 from sits_scheduling.columns import Floats, Ints
 
 _NO_HOST = -1
+_LEAST_US_PER_BYTE = 1e-9
+"""Another place is never as near as the same one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +63,16 @@ class Nearness:
         self._codes: Ints | None = None
         self._whole: dict[Place, Ways] = {}
         self._own: dict[Place, _Own] = {}
+        self._matrix: Floats | None = None
 
     def set_map(self, weights: AffinityMap) -> None:
-        self._map = weights
+        self._map, self._matrix = weights, None
         self._whole.clear()
         self._own.clear()
 
     def changed(self) -> None:
         """Executors came or went."""
-        self._codes = None
+        self._codes = self._matrix = None
         self._whole.clear()
         self._own.clear()
 
@@ -84,6 +87,14 @@ class Nearness:
             self._whole[place] = known
         return known
 
+    def us_per_byte(self) -> Floats:
+        """From every position to every other, 0 to itself; where nobody is, nowhere is near."""
+        if self._matrix is None:
+            ways = [self._from(position) for position in range(len(self._executors))]
+            self._matrix = np.array(ways) if ways else np.zeros((0, 0))
+            np.fill_diagonal(self._matrix, 0.0)
+        return self._matrix
+
     def some(self, place: Place, drawn: Ints) -> tuple[Ints, Ways]:
         """All positions on the place's host and those `drawn` that are elsewhere."""
         own = self._own_of(place)
@@ -97,6 +108,13 @@ class Nearness:
             np.concatenate((own.ways.ns_per_byte, rest.ns_per_byte)),
         )
         return np.concatenate((own.positions, drawn)), ways
+
+    def _from(self, position: int) -> Floats:
+        executor = self._executors[position]
+        if executor is None:
+            return np.full(len(self._executors), NETWORK.ns_per_byte * 1e-3)
+        place = Place(executor.host, made_on=executor.device)
+        return np.maximum(self.whole(place).ns_per_byte * 1e-3, _LEAST_US_PER_BYTE)
 
     def _own_of(self, place: Place) -> _Own:
         known = self._own.get(place)

@@ -23,6 +23,16 @@ class Path(NamedTuple):
     total_us: float
 
 
+def costs_ahead(steps: Sequence[Step], us_per_byte: Sequence[Floats], start_us: float) -> Floats:
+    """The predicted time of the cheapest way through `steps` from each place where their first
+    input may lie, in microseconds. Same costs as `best_path`; `us_per_byte[k]` leads to the
+    candidates of step k."""
+    ahead = np.zeros(us_per_byte[-1].shape[1])
+    for step, way in zip(reversed(steps), reversed(us_per_byte), strict=True):
+        ahead = (_hand_over(step, way, start_us) + step.cost_us + ahead).min(axis=1)
+    return ahead
+
+
 def best_path(
     steps: Sequence[Step], from_source_us: Floats, us_per_byte: Sequence[Floats], start_us: float
 ) -> Path:
@@ -38,8 +48,7 @@ def best_path(
     total = from_source_us + steps[0].cost_us
     origins: list[Ints] = []
     for step, way in zip(steps[1:], us_per_byte, strict=True):
-        hand_over = np.where(way > 0, start_us + step.input_bytes * way, 0.0)
-        through = total[:, None] + hand_over
+        through = total[:, None] + _hand_over(step, way, start_us)
         origins.append(through.argmin(axis=0))
         total = through.min(axis=0) + step.cost_us
     last = int(total.argmin())
@@ -47,3 +56,8 @@ def best_path(
     for origin in reversed(origins):
         choices.append(int(origin[choices[-1]]))
     return Path(tuple(reversed(choices)), float(total[last]))
+
+
+def _hand_over(step: Step, way: Floats, start_us: float) -> Floats:
+    """Bringing a step its input, free where it is already."""
+    return np.where(way > 0, start_us + step.input_bytes * way, 0.0)

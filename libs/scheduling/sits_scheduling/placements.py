@@ -64,9 +64,11 @@ class Scored:
     """Filter by room, add up the scorers' terms, pick."""
 
     def __init__(
-        self, name: str, scorers: Sequence[Scorer], picker: Picker, *, whole: bool = False
-    ) -> None:
-        self.name, self.whole = name, whole
+        self, name: str, scorers: Sequence[Scorer], picker: Picker, *, whole: bool = False,
+        looks_ahead: bool = False,
+    ) -> None:  # fmt: skip
+        """`looks_ahead`: what the later steps of a pipeline cost from there is one of the terms."""
+        self.name, self.whole, self.looks_ahead = name, whole, looks_ahead
         self._scorers, self._picker = scorers, picker
 
     def place(self, candidates: Candidates) -> Decision | None:
@@ -74,6 +76,8 @@ class Scored:
         if not allowed.any():
             return None
         terms = {scorer.name: scorer.score(candidates) for scorer in self._scorers}
+        if self.looks_ahead and candidates.ahead_us is not None:
+            terms["ahead_us"] = -candidates.ahead_us
         total: Floats = sum(terms.values(), np.zeros(len(candidates)))
         index = self._picker.pick(total, candidates, allowed)
         scores = {name: float(values[index]) for name, values in terms.items()}

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 from sits_scheduling.affinity import Place
 from sits_scheduling.batching import CloseReason
 from sits_scheduling.candidates import Candidates, ExecutorTable, Reservation
-from sits_scheduling.explain import DecisionLog
+from sits_scheduling.explain import NO_STEP, DecisionLog, PathStep
+from sits_scheduling.paths import Later, costs_of
 from sits_scheduling.placements import Decision
 from sits_scheduling.service_times import ServiceTimes
 from sits_scheduling.shadow import Shadow
@@ -18,11 +19,13 @@ from sits_scheduling.switchboard import Switchboard
 EXACT_UP_TO: Final = 512
 """Executors of a model that a decision compares one by one; beyond, it takes a shortlist."""
 SHORTLIST: Final = 64
+AHEAD_UP_TO: Final = 128
+"""Executors among which all ways through the later steps of a pipeline are compared."""
 
 
 class Batch(NamedTuple):
-    """What is placed. `model` is the table's key; `place` is where the payload lies. The rest
-    is for explanations."""
+    """What is placed. `model` is the table's key; `place` is where the payload lies; `later` are
+    the steps of its pipeline that follow. The rest is for explanations."""
 
     model: str
     rows: int = 1
@@ -30,6 +33,8 @@ class Batch(NamedTuple):
     place: Place = Place("")
     request_ids: tuple[str, ...] = ()
     closed_by: CloseReason | None = None
+    path: PathStep = NO_STEP
+    later: tuple[Later, ...] = ()
 
 
 class Placed(NamedTuple):
@@ -74,7 +79,10 @@ class Placing:
             self.shadow.observe(decision)
         if self.log is not None:
             ids, closed = batch.request_ids, batch.closed_by
-            self.log.write(ids, batch.model, strategy.name, decision, self.table, now_ns, closed)
+            self.log.write(
+                ids, batch.model, strategy.name, decision, self.table, now_ns, closed,
+                batch.path,
+            )  # fmt: skip
         return Placed(strategy.name, decision.scores, self._reserve(batch, decision, now_ns))
 
     def set_shadow(self, name: str) -> None:
@@ -86,12 +94,16 @@ class Placing:
     ) -> Decision | None:
         """The choice alone. Large tables are sampled first and seen whole only when the
         sample has no room, which is when most of them are full."""
+        looks_ahead = bool(batch.later) and getattr(strategy.placement, "looks_ahead", False)
         whole = strategy.placement.whole or self.table.serving(batch.model) <= EXACT_UP_TO
         if not whole:
             decision = strategy.place(self._view(batch, now_ns, excluded, sample=True))
             if decision is not None:
                 return decision
-        return strategy.place(self._view(batch, now_ns, excluded, sample=False))
+        seen = self._view(batch, now_ns, excluded, sample=False)
+        if looks_ahead and len(seen) <= AHEAD_UP_TO:
+            seen.ahead_us = costs_of(batch.later, self.table, self.times, now_ns)
+        return strategy.place(seen)
 
     def finished(
         self, batch: Batch, reservation: Reservation, ran_ns: float, now_ns: int = 0
@@ -118,7 +130,7 @@ class Placing:
         if self.log is not None:
             self.log.write_only(
                 batch.request_ids, batch.model, strategy.name, self.table.executor_at(position),
-                now_ns, batch.closed_by,
+                now_ns, batch.closed_by, batch.path,
             )  # fmt: skip
         cost_ns = self.times.expected_ns(batch.model, batch.rows)
         cost_ns *= self.table.speed(position, batch.model)

@@ -71,10 +71,12 @@ def topo_aware(rng: Rng) -> Placement:
 
     The three are microseconds and add up to a prediction, so that no weights are needed:
     a near executor wins while the way is what differs, and loses to a far one as soon as
-    its queue costs more than the way. Weakness: as good as the predictions; a batch in
+    its queue costs more than the way. A step of a pipeline also sees what the later ones
+    cost from there. Weakness: as good as the predictions; a batch in
     the queue of another dispatcher is not seen.
     """
-    return Scored("topo_aware", [Transfer(), Wait(), Service()], HighestScore(rng))
+    best = HighestScore(rng)
+    return Scored("topo_aware", [Transfer(), Wait(), Service()], best, looks_ahead=True)
 
 
 PLACEMENTS: Final[dict[str, Callable[[Rng], Placement]]] = {

@@ -15,6 +15,7 @@ class Candidates:
     `parallel`: how many run at once. `wait_ns`: predicted until a new batch would start.
     `speed`: run time over the fleet's, `service_ns`: the fleet's for this batch, 0 = not
     known. `ways`: from the payload's place.
+    `ahead_us`: what the later steps of its pipeline cost from there, None = it has none.
     `allowed`: connected, serves the model, not excluded.
     """
 
@@ -30,6 +31,7 @@ class Candidates:
     allowed: Flags
     service_ns: float = 0.0
     payload_bytes: int = 0
+    ahead_us: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.allowed)

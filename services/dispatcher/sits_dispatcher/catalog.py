@@ -5,7 +5,6 @@ from functools import partial
 
 from sits_protos.oip.model_config_pb2 import ModelConfig
 from sits_protos.v1.link_pb2 import Catalog, Credit, Credits, ModelEntry, ModelState
-from sits_scheduling.candidates import ExecutorTable
 from sits_scheduling.governance import Plan
 from sits_scheduling.micro_batches import shrunk_rows
 
@@ -19,6 +18,8 @@ _RANK = {
 }
 
 Key = tuple[str, str]
+Capacity = Callable[[str], tuple[int, int, int]]
+"""Of a model: slots, parallel runs, and the row limit."""
 RowNs = Callable[[str, int], float]
 """What a row of a model, a key of the table, costs in a batch of so many rows."""
 
@@ -65,7 +66,7 @@ class MergedCatalog:
 
 
 def credits_for(
-    catalog: Catalog, table: ExecutorTable, fronts: int, sharing: bool, plan: Plan,
+    catalog: Catalog, capacity: Capacity, fronts: int, sharing: bool, plan: Plan,
     row_ns: RowNs,
 ) -> Credits:  # fmt: skip
     """Each front's equal part of every model's capacity, at least one batch, and what
@@ -73,7 +74,7 @@ def credits_for(
     shed = [tier.name.lower() for tier in plan.shed]
     result = Credits(shed_tiers=shed, degrade=plan.degrade)
     for entry in catalog.models:
-        slots, parallel, rows = table.capacity(f"{entry.name}/{entry.version}")
+        slots, parallel, rows = capacity(f"{entry.name}/{entry.version}")
         result.models.append(
             Credit(
                 model=entry.name,

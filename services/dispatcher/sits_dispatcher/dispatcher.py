@@ -2,7 +2,7 @@
 brings the results back. Every micro-batch ends in exactly one result, whatever dies."""
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from itertools import count
 
 import structlog
@@ -20,15 +20,19 @@ from sits_dispatcher.job import Attempt, Front, Job, Peer, model_key
 from sits_dispatcher.metrics import Metrics
 from sits_dispatcher.micro_batches import Part, micro_batches
 from sits_dispatcher.pending import Pending
+from sits_dispatcher.pipeline_steps import PipelineSteps
 from sits_dispatcher.placer import Placed, Placer
 from sits_dispatcher.settings import DispatcherSettings
 from sits_dispatcher.signals import Signals, by_model
 from sits_dispatcher.traffic import Traffic
 from sits_dispatcher.weights import Weights
+from sits_protos.v1.common_pb2 import PayloadRef
 from sits_protos.v1.link_pb2 import BatchHeader, Cancel, LinkMessage, Release, ResultHeader
 from sits_protos.v1.topology_pb2 import TopologySnapshot
 from sits_scheduling.candidates import ExecutorTable
+from sits_scheduling.explain import NO_STEP, PathStep
 from sits_scheduling.outcomes import Outcome
+from sits_scheduling.paths import Later
 from sits_scheduling.replacing import surplus
 from sits_scheduling.signals import Sample
 from sits_scheduling.tenants import Tenants
@@ -62,6 +66,7 @@ class Dispatcher:
         self._in_flight: dict[int, Job] = {}
         self._pending = Pending(settings.dispatcher_max_pending, placer.order, tenants)
         self._keys = count(1)
+        self.steps = PipelineSteps(self, reader)
 
     def __repr__(self) -> str:
         return f"<Dispatcher {len(self._in_flight)} in flight, {self._pending!r}, {self.table!r}>"
@@ -71,9 +76,15 @@ class Dispatcher:
     def batch(self, front: Front, head: bytes, body: memoryview) -> None:
         """Place a batch; its results go to `front`."""
         header = BatchHeader.FromString(head)
+        key = model_key(header.model, header.version)
         with self.lock:
-            limit = self.table.row_limit(model_key(header.model, header.version))
-            for part in micro_batches(header, body, limit):
+            plan = self.steps.pipelines.find(key)
+            if plan is not None:
+                limit = self.steps.capacity(key)[2]
+                for part in micro_batches(header, body, limit):
+                    self.steps.begin(plan, front, part)
+                return
+            for part in micro_batches(header, body, self.table.row_limit(key)):
                 self._accept(front, part)
 
     def cancel(self, front: Front, cancel: Cancel) -> None:
@@ -86,6 +97,7 @@ class Dispatcher:
             for job in self._in_flight.values():
                 if _is(job, front, cancel.batch_id):
                     self._forward_cancel(job, cancel)
+            self.steps.cancelled(front, cancel)
 
     def release_slots(self, head: bytes) -> None:
         """Pass a front's Release on to the executor whose slots it names."""
@@ -103,6 +115,20 @@ class Dispatcher:
             for job in self._in_flight.values():
                 if job.front is front:
                     self._forward_cancel(job, Cancel())
+            self.steps.lost(front)
+
+    # for steps of pipelines
+
+    def accept_step(self, front: Front, part: Part, later: Sequence[Later], path: PathStep) -> None:
+        """A step of a pipeline, as a batch whose result goes to `front`."""
+        self._accept(front, part, tuple(later), path)
+
+    def release(self, executor: str, slots: Sequence[PayloadRef]) -> None:
+        """Nobody reads these slots of the executor's pool any more."""
+        peer = self._executors.get(executor)
+        if peer is not None:
+            release = Release(instance=executor, slots=slots)
+            peer.write(LinkMessage(release=release).SerializeToString())
 
     # from executors
 
@@ -229,8 +255,12 @@ class Dispatcher:
 
     # steps
 
-    def _accept(self, front: Front, part: Part) -> None:
+    def _accept(
+        self, front: Front, part: Part, later: tuple[Later, ...] = (), path: PathStep = NO_STEP
+    ) -> None:
         job = Job(next(self._keys), front, part.header, part.body, part.first)
+        if path is not NO_STEP:
+            self.placer.on_path(job, later, path)
         if job.expired(job.received_ns):
             self._fail(job, _too_late())
         elif not self._place(job) and not self._pending.add(job):
@@ -314,10 +344,8 @@ class Dispatcher:
         if header.payload_bytes <= header.inline_bytes:
             return
         slots = [t.reference for t in wire.parse(body).outputs if t.HasField("reference")]
-        peer = self._executors.get(executor_id)
-        if peer is not None and slots:
-            release = Release(instance=header.instance, slots=slots)
-            peer.write(LinkMessage(release=release).SerializeToString())
+        if slots:
+            self.release(executor_id, slots)
 
     def _take_back(self, model: str, executor: str, count: int) -> None:
         """Ask for the newest: what came first is about to run."""

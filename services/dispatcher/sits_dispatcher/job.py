@@ -79,7 +79,7 @@ class Job:
         host = header.payload_host
         front = self.front
         node = header.payload_numa_node if host else front.numa_node
-        self.place = Place(host or front.host, node)
+        self.place = Place(host or front.host, node, header.payload_device)
 
     @property
     def executor(self) -> str:

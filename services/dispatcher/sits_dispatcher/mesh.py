@@ -20,7 +20,7 @@ from sits_dispatcher.metrics import Metrics
 from sits_dispatcher.unknown_devices import UnknownDevices
 from sits_dispatcher.weights import Weights
 from sits_protos.v1.control_pb2 import GetStateResponse, PeerState
-from sits_protos.v1.link_pb2 import Credits, Hello, Role
+from sits_protos.v1.link_pb2 import Catalog, Credits, Hello, Role
 from sits_protos.v1.registry_pb2 import Lease
 from sits_protos.v1.topology_pb2 import TopologySnapshot
 from sits_scheduling.explain import Explanation
@@ -52,12 +52,18 @@ class Mesh:
         self.governance = governance
         executors.changed = fronts.changed = governance.changed = self.tell_fronts
 
+    def catalog(self) -> Catalog:
+        """Every model, and pipelines whose steps are on several executors."""
+        catalog = self.executors.catalog()
+        with self.dispatcher.lock:
+            return self.dispatcher.steps.pipelines.follow(catalog)
+
     # out
 
     def tell_fronts(self) -> None:
         """Models or credits changed: tell every front. Absolute values, so repeats do no harm."""
         with self._telling:
-            catalog = self.executors.catalog()
+            catalog = self.catalog()
             members = self.executors.members()
             self._metrics.executors.set(len(members))
             sharing = any(m.shares_memory for m in members)
@@ -68,7 +74,7 @@ class Mesh:
                 with self.dispatcher.lock:
                     return credits_for(
                         catalog,
-                        self.dispatcher.table,
+                        self.dispatcher.steps.capacity,
                         len(self.fronts),
                         front.shares_memory and sharing,
                         self.governance.orders,
@@ -171,7 +177,7 @@ class Mesh:
         state.topology_age_s = self._weights.age_s()
         state.redis_configured = self.registry is not None
         state.redis_connected = self.redis_age_s() < CONNECTED_S
-        state.models.extend(self.executors.catalog().models)
+        state.models.extend(self.catalog().models)
         state.peers.extend(self._executor_states())
         state.peers.extend(self._topology_states())
         state.peers.extend(

@@ -27,6 +27,8 @@ def explanation(found: Explanation) -> pb.Explanation:
         closed_by=CloseReason.ValueType(closed_by),
         considered=found.considered,
         eligible=found.eligible,
+        pipeline=found.path.pipeline,
+        step=found.path.step,
         options=[
             pb.Option(executor=option.executor, scores=option.scores, room=option.room)
             for option in found.options

@@ -10,8 +10,9 @@ from sits_dispatcher.job import Job
 from sits_protos.v1.link_pb2 import StageTimes
 from sits_scheduling.batching import CloseReason
 from sits_scheduling.candidates import ExecutorTable
-from sits_scheduling.explain import DecisionLog, Explanation
+from sits_scheduling.explain import DecisionLog, Explanation, PathStep
 from sits_scheduling.orders import Order
+from sits_scheduling.paths import Later
 from sits_scheduling.placing import Batch, Placing
 from sits_scheduling.service_times import ServiceTimes
 from sits_scheduling.shadow import ShadowReport
@@ -78,6 +79,10 @@ class Placer:
         job.reservation = placed.reservation
         return Placed(placed.executor, placed.strategy, placed.scores)
 
+    def on_path(self, job: Job, later: tuple[Later, ...], path: PathStep) -> None:
+        """`job` is a step of a pipeline; `later` ones follow it."""
+        job.placing = _batch(job)._replace(later=later, path=path)
+
     def row_ns(self, model: str, rows: int) -> float:
         """What a row of `model`, a key of the table, costs in a batch of `rows`; 0 = not known."""
         return self._placing.times.row_ns(model, rows)
@@ -101,16 +106,17 @@ class Placer:
         return self._placing.shadow.report() if self._placing.shadow else None
 
     def explain(self, request_id: str, limit: int) -> list[Explanation]:
-        """The last decision about a request, or the newest decisions when no id is given."""
+        """The last decision about a request, those about all steps of a pipeline, or the newest
+        decisions when no id is given."""
         if not request_id:
             return self._log.latest(limit)
-        found = self._log.find(request_id)
-        if found is None:
+        found = self._log.path(request_id)
+        if not found:
             raise NotFound(
                 f"no decision about request '{request_id}' is remembered: the last "
                 f"{self._log.capacity:,} are, of requests that carry an id"
             )
-        return [found]
+        return found
 
     def _known(self, name: str) -> None:
         if not self.knows(name):

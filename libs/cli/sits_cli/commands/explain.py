@@ -41,6 +41,8 @@ def _show(found: Explanation) -> None:
     ids = ", ".join(found.request_ids[:4]) or "(requests without an id)"
     more = f" and {len(found.request_ids) - 4} more" if len(found.request_ids) > 4 else ""
     say(f"[bold]{literal(ids)}[/]{more}")
+    if found.pipeline:
+        say(f"pipeline {literal(found.pipeline)}, step {found.step}")
     say(
         f"model {literal(found.model)}  strategy {literal(found.strategy)}  "
         f"batch closed by {_reason(found)}  {found.eligible} of {found.considered} had room"
@@ -71,6 +73,8 @@ def _plain(found: Explanation) -> dict[str, object]:
         "closed_by": _reason(found),
         "considered": found.considered,
         "eligible": found.eligible,
+        "pipeline": found.pipeline,
+        "step": found.step,
         "options": [
             {"executor": o.executor, "scores": dict(o.scores), "room": o.room, "picked": rank == 0}
             for rank, o in enumerate(found.options)

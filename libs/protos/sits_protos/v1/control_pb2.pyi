@@ -436,6 +436,8 @@ class Explanation(_message.Message):
     CONSIDERED_FIELD_NUMBER: _builtins.int
     ELIGIBLE_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
+    PIPELINE_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
     decided_unix_ns: _builtins.int
     model: _builtins.str
     strategy: _builtins.str
@@ -443,6 +445,11 @@ class Explanation(_message.Message):
     considered: _builtins.int
     """Executors that serve the model, and those of them that had room."""
     eligible: _builtins.int
+    pipeline: _builtins.str
+    """Name of the pipeline that this was a step of, and which one, from 1; empty
+    and 0 = of none.
+    """
+    step: _builtins.int
     @_builtins.property
     def request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -460,10 +467,12 @@ class Explanation(_message.Message):
         considered: _builtins.int = ...,
         eligible: _builtins.int = ...,
         options: _abc.Iterable[Global___Option] | None = ...,
+        pipeline: _builtins.str = ...,
+        step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed_by", b"closed_by", "considered", b"considered", "decided_unix_ns", b"decided_unix_ns", "eligible", b"eligible", "model", b"model", "options", b"options", "request_ids", b"request_ids", "strategy", b"strategy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed_by", b"closed_by", "considered", b"considered", "decided_unix_ns", b"decided_unix_ns", "eligible", b"eligible", "model", b"model", "options", b"options", "pipeline", b"pipeline", "request_ids", b"request_ids", "step", b"step", "strategy", b"strategy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

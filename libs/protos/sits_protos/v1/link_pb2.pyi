@@ -571,6 +571,7 @@ class BatchHeader(_message.Message):
     BY_REFERENCE_FIELD_NUMBER: _builtins.int
     OLDEST_QUEUED_UNIX_NS_FIELD_NUMBER: _builtins.int
     INLINE_BYTES_FIELD_NUMBER: _builtins.int
+    PAYLOAD_DEVICE_FIELD_NUMBER: _builtins.int
     batch_id: _builtins.int
     """Chosen by the sender, unique within the stream."""
     model: _builtins.str
@@ -605,6 +606,8 @@ class BatchHeader(_message.Message):
     """Since when the longest waiting of its requests was queued, on the sender's clock."""
     inline_bytes: _builtins.int
     """Of payload_bytes, those that are in this message."""
+    payload_device: _builtins.str
+    """Device whose run made the payload, as topology names it; empty = none did."""
     @_builtins.property
     def trace_contexts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Contexts of the sampled requests, see RequestHeader.trace_context."""
@@ -637,10 +640,11 @@ class BatchHeader(_message.Message):
         by_reference: _builtins.bool = ...,
         oldest_queued_unix_ns: _builtins.int = ...,
         inline_bytes: _builtins.int = ...,
+        payload_device: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "by_reference", b"by_reference", "close_reason", b"close_reason", "closed_unix_ns", b"closed_unix_ns", "earliest_deadline_unix_ns", b"earliest_deadline_unix_ns", "inline_bytes", b"inline_bytes", "latest_deadline_unix_ns", b"latest_deadline_unix_ns", "model", b"model", "moves", b"moves", "oldest_queued_unix_ns", b"oldest_queued_unix_ns", "payload_bytes", b"payload_bytes", "payload_host", b"payload_host", "payload_numa_node", b"payload_numa_node", "priority", b"priority", "request_ids", b"request_ids", "requests", b"requests", "results_by_reference", b"results_by_reference", "rows", b"rows", "tenant", b"tenant", "trace_contexts", b"trace_contexts", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "by_reference", b"by_reference", "close_reason", b"close_reason", "closed_unix_ns", b"closed_unix_ns", "earliest_deadline_unix_ns", b"earliest_deadline_unix_ns", "inline_bytes", b"inline_bytes", "latest_deadline_unix_ns", b"latest_deadline_unix_ns", "model", b"model", "moves", b"moves", "oldest_queued_unix_ns", b"oldest_queued_unix_ns", "payload_bytes", b"payload_bytes", "payload_device", b"payload_device", "payload_host", b"payload_host", "payload_numa_node", b"payload_numa_node", "priority", b"priority", "request_ids", b"request_ids", "requests", b"requests", "results_by_reference", b"results_by_reference", "rows", b"rows", "tenant", b"tenant", "trace_contexts", b"trace_contexts", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -35,6 +35,10 @@ class Shared:
         if last:
             self.backend.close()
 
+    @property
+    def closed(self) -> bool:
+        return self._users == 0
+
     def begin(self) -> None:
         """A run in a pipeline; waits for its turn. `end` must follow."""
         self._turns.get()
