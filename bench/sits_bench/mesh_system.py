@@ -19,7 +19,10 @@ from sits_cli import ports
 from sits_cli.mesh import Mesh, MeshFailed, Plan
 
 READY_S: Final = 60.0
-BEST: Final[Mapping[str, str]] = {"SITS_PREPROCESS_TRANSPORT": "native"}
+BEST: Final[Mapping[str, str]] = {
+    "SITS_PREPROCESS_TRANSPORT": "native",
+    "SITS_DISPATCHER_GOVERNANCE": "false",
+}
 """What is not the default and makes it faster."""
 FORCE_GRPC: Final = {"SITS_FORCE_GRPC_LINKS": "true"}
 INLINE: Final = {"SITS_PREPROCESS_POOL_BYTES": "0", "SITS_EXECUTOR_POOL_BYTES": "0"}

@@ -1,5 +1,6 @@
 """What a service sets of its process, seen from inside of one."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -10,11 +11,11 @@ from sits_core import tuning
 from sits_core.settings import SettingsError
 
 SHOW = """
-import ctypes, sys
+import ctypes, gc, sys
 from sits_core.tuning import tune
 tune({environ!r})
 libc = ctypes.CDLL(None)
-print(sys.getswitchinterval(), libc.prctl(30))
+print(sys.getswitchinterval(), libc.prctl(30), gc.get_threshold()[0])
 """
 
 
@@ -30,20 +31,21 @@ class FakeLibc:
 
 
 @pytest.fixture
-def switch_interval():
-    before = sys.getswitchinterval()
+def restored():
+    before, thresholds = sys.getswitchinterval(), gc.get_threshold()
     yield
     sys.setswitchinterval(before)
+    gc.set_threshold(*thresholds)
 
 
-def test_threads_hand_over_soon_and_timers_are_exact() -> None:
+def test_threads_hand_over_soon_timers_are_exact_and_requests_are_not_collected() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SHOW.format(environ={})], capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == ["0.0005", "1"]
+    assert done.stdout.split() == ["0.0005", "1", "50000"]
 
 
-@pytest.mark.usefixtures("switch_interval")
+@pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize(
     ("environ", "options"),
     [({}, 3), ({"MALLOC_ARENA_MAX": "2"}, 0), ({"GLIBC_TUNABLES": "glibc.malloc.mxfast=0"}, 0)],

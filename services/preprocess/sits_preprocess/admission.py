@@ -132,7 +132,7 @@ def batch_key(
     signature: Signature, inputs: Sequence[TensorData], parameters: Parameters
 ) -> Hashable:
     """Requests of a model with equal keys may share a run: same inputs, shapes, parameters."""
-    if signature.max_batch_size <= 0 or (signature.plain and not parameters):
+    if signature.max_batch_size <= 0 or (signature.fixed and not parameters):
         return ()
     shapes = tuple([(tensor.name, tensor.shape[1:]) for tensor in inputs])
     return shapes, tuple(sorted(parameters.items()))

@@ -120,7 +120,7 @@ def _check_counts(inputs: int, raw: int, outputs: int) -> None:
 def _plain_inputs(
     inputs: Sequence[Input], raw: Sequence[bytes], signature: Signature
 ) -> tuple[TensorData, ...] | None:
-    """The common case in one pass: all inputs in the model's order, raw, of a fixed size a row.
+    """The common case in one pass: all inputs in the model's order, raw, none of them BYTES.
 
     None for everything else, right or wrong: `_any_inputs` tells which.
     """

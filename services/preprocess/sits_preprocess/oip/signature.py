@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sits_core.datatypes import element_size
 from sits_preprocess.catalog import Model
+from sits_preprocess.oip.limits import MAX_ELEMENTS
 from sits_protos.oip.grpc_service_pb2 import ModelMetadataResponse
 
 
@@ -13,8 +14,8 @@ from sits_protos.oip.grpc_service_pb2 import ModelMetadataResponse
 class InputSpec:
     """`dims` include the leading -1 of a model that batches; -1 = any size.
 
-    `element_bytes` is None for BYTES. `lead` and `row_bytes` are for inputs that have one size
-    a row: how many of the dims count rows (1, or 0 without batching), and that size.
+    `element_bytes` is None for BYTES. `lead` says how many of the dims count rows: 1, or 0
+    without batching. `row_bytes` is the size of a row, None when rows differ in size.
     """
 
     name: str
@@ -26,18 +27,29 @@ class InputSpec:
     row_bytes: int | None = None
 
     def plain_bytes(self, shape: tuple[int, ...]) -> int:
-        """Size of an input with one size a row; -1 when it has none, or cannot have `shape`."""
-        if self.row_bytes is None or len(shape) != len(self.dims):
+        """Size of an input of that shape; -1 when it cannot have it, or is BYTES."""
+        if self.element_bytes is None or len(shape) != len(self.dims):
             return -1
+        if self.row_bytes is None:
+            return self._counted_bytes(shape, self.element_bytes)
         if not self.lead:
             return self.row_bytes if shape == self.dims else -1
         return shape[0] * self.row_bytes if shape[1:] == self.dims[1:] else -1
+
+    def _counted_bytes(self, shape: tuple[int, ...], element_bytes: int) -> int:
+        elements = 1
+        for want, got in zip(self.dims, shape, strict=True):
+            if want not in (-1, got) or got < 0:
+                return -1
+            elements *= got
+        return elements * element_bytes if 0 < elements <= MAX_ELEMENTS else -1
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
     """`outputs` maps names to positions in the model's output list. `plain` are all inputs
-    in the model's order when each must be there and has one size a row; else it is empty."""
+    in the model's order when each must be there and none is BYTES, else it is empty; `fixed`:
+    their rows have one size."""
 
     model: Model
     inputs: Mapping[str, InputSpec]
@@ -46,6 +58,7 @@ class Signature:
     max_batch_size: int
     decoupled: bool
     plain: tuple[InputSpec, ...] = ()
+    fixed: bool = False
 
 
 def signature_of(model: Model) -> Signature:
@@ -55,7 +68,7 @@ def signature_of(model: Model) -> Signature:
         tensor.name: _input(tensor, tensor.name in optional, lead)
         for tensor in model.metadata.inputs
     }
-    plain = not optional and all(spec.row_bytes is not None for spec in inputs.values())
+    plain = not optional and all(spec.element_bytes is not None for spec in inputs.values())
     return Signature(
         model,
         inputs,
@@ -64,6 +77,7 @@ def signature_of(model: Model) -> Signature:
         model.max_batch_size,
         model.config.model_transaction_policy.decoupled,
         tuple(inputs.values()) if plain else (),
+        plain and all(spec.row_bytes is not None for spec in inputs.values()),
     )
 
 
