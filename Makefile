@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PACKAGES := sits_protos sits_core sits_channel sits_scheduling sits_sim sits_cli \
 	sits_preprocess sits_dispatcher sits_executor sits_topology
 
-.PHONY: help demo test torch check format breaking protos models up bench bench-peers clean
+.PHONY: help demo test torch check format breaking protos models up bench bench-peers chart-tools clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -52,6 +52,9 @@ bench: $(VENV)/installed ## measure the mesh; BENCH_ARGS=--quick is shorter
 
 bench-peers: $(VENV)/installed ## install the other servers that bench compares with
 	@$(BIN)/sits bench install-peers
+
+chart-tools: $(VENV)/installed ## helm and Kubernetes schemas, for the tests of the chart
+	@$(BIN)/python scripts/fetch_chart_tools.py
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .sits models/*/

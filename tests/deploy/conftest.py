@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
+PATH = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,9 @@ class Chart:
     kept = Path(__file__).parent / "rendered.yaml"
 
     def helm(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        binary = os.environ.get("HELM") or shutil.which("helm")
+        binary = os.environ.get("HELM") or shutil.which("helm", path=PATH)
         if binary is None:
-            pytest.skip("no helm: put it on the PATH, or name it with HELM")
+            pytest.skip("no helm: make chart-tools, or name it with HELM")
         return subprocess.run([binary, *arguments], capture_output=True, text=True)
 
     def template(
