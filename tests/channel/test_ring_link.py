@@ -194,6 +194,7 @@ def test_a_ring_that_a_peer_broke_is_left_and_a_new_one_works(
     near, far = Listener(), Listener(lambda link, message: link.write(message))
     ends.connect(ends.serve(far, rings(shm)), near, rings(shm))
     near.wait(lambda heard: heard.messages)
+    far.wait(lambda heard: heard.opens)  # the greeting is written before the server opens
     to_client = 4096 + ring.CAPACITY_BYTES if direction == "to the client" else 0
     with structlog.testing.capture_logs():
         damage(made[0], 4096 + to_client)

@@ -6,7 +6,10 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from queue import Queue
+from subprocess import PIPE
 
 import numpy as np
 import pytest
@@ -22,6 +25,8 @@ pytestmark = pytest.mark.mesh
 
 MODEL = "very_slow"
 """Sleeps a second, takes one request at a time."""
+PATIENT = "patient"
+"""Sleeps half a second a row, takes one request at a time."""
 TIMEOUT_S = 20
 X = [tensor(np.ones((1, 4), np.float32))]
 GAVE_UP = {"CANCELLED", "DEADLINE_EXCEEDED"}
@@ -61,16 +66,27 @@ def client(solo: Mesh) -> triton.InferenceServerClient:
     return triton.InferenceServerClient(solo.addresses.front)
 
 
-@pytest.fixture
-def busy(solo: Mesh, client: triton.InferenceServerClient) -> "triton.InferenceServerClient":
-    """The only instance runs something for the next second."""
-    wait_until(lambda: idle(solo), TIMEOUT_S, "nothing in flight")
+@contextmanager
+def occupied(
+    mesh: Mesh, client: triton.InferenceServerClient, model: str, inputs: list[triton.InferInput]
+) -> Iterator[None]:
+    """The only instance of `model` runs `inputs`, which must be answered in the end."""
+    wait_until(lambda: idle(mesh), TIMEOUT_S, "nothing in flight")
     answers = Answers()
-    client.async_infer(MODEL, X, answers)
-    wait_until(lambda: not idle(solo), what="the instance is busy")
-    yield client
+    client.async_infer(model, inputs, answers)
+    wait_until(lambda: not idle(mesh), what="the instance is busy")
+    yield
     assert answers.take(1) == {"OK": 1}
-    all_released(solo)
+    all_released(mesh)
+
+
+@pytest.fixture
+def busy(
+    solo: Mesh, client: triton.InferenceServerClient
+) -> Iterator[triton.InferenceServerClient]:
+    """The only instance runs something for the next second."""
+    with occupied(solo, client, MODEL, X):
+        yield client
 
 
 def test_requests_that_run_out_of_time_in_the_queue_never_run(
@@ -128,8 +144,10 @@ def test_a_stream_stopped_with_its_requests_leaves_none_behind(
 KILLED_CLIENT = """
 import sys, time, numpy as np, tritonclient.grpc as triton
 client = triton.InferenceServerClient(sys.argv[1])
-x = triton.InferInput("X", (1, 4), "FP32")
-x.set_data_from_numpy(np.ones((1, 4), np.float32))
+x = triton.InferInput("X", (1,), "FP32")
+x.set_data_from_numpy(np.ones(1, np.float32))
+print("ready", flush=True)
+sys.stdin.readline()
 for _ in range(20):
     client.async_infer(sys.argv[2], [x], lambda result, error: None)
 print("sent", flush=True)
@@ -138,18 +156,22 @@ time.sleep(60)
 
 
 def test_a_client_killed_with_requests_waiting_takes_them_with_it(
-    solo: Mesh, busy: triton.InferenceServerClient
+    solo: Mesh, client: triton.InferenceServerClient
 ) -> None:
-    before = runs(solo, MODEL)
-    command = [sys.executable, "-c", KILLED_CLIENT, solo.addresses.front, MODEL]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    """The instance is busy from when the client is ready to send, however long that took it."""
+    before, front = runs(solo, PATIENT), solo.addresses.front_metrics
+    command = [sys.executable, "-c", KILLED_CLIENT, solo.addresses.front, PATIENT]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE) as process:
+        assert process.stdin is not None
         assert process.stdout is not None
-        assert process.stdout.readline() == b"sent\n"
-        front = solo.addresses.front_metrics
-        wait_until(lambda: metric(front, "sits_preprocess_queued") > 0, what="they wait")
-        process.send_signal(signal.SIGKILL)
-    wait_until(lambda: idle(solo), TIMEOUT_S, "nothing in flight")
-    assert runs(solo, MODEL) == before + 1
+        assert process.stdout.readline() == b"ready\n"
+        with occupied(solo, client, PATIENT, [tensor(np.zeros(10, np.float32))]):
+            process.stdin.write(b"go\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == b"sent\n"
+            wait_until(lambda: metric(front, "sits_preprocess_queued") > 0, what="they wait")
+            process.send_signal(signal.SIGKILL)
+    assert runs(solo, PATIENT) == before + 1
 
 
 def test_cancels_close_to_completion_end_every_call_once(

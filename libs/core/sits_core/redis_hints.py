@@ -11,6 +11,8 @@ from sits_core.redis_server import RedisServer
 from sits_core.registry import Change
 
 RETRY_S = 1.0
+STOP_S = 5.0
+"""More than a connect and an answer may take."""
 _LISTEN_S = 0.2
 """How long one look lasts: how late a stop or a new primary may be noticed."""
 
@@ -36,9 +38,10 @@ class Hints:
         return lambda: self._unsubscribe(on_change)
 
     def close(self) -> None:
+        """Waits for the thread: whoever closes the connections next would close one in use."""
         self._closed.set()
         if self._thread is not None:
-            self._thread.join(2 * _LISTEN_S)
+            self._thread.join(STOP_S)
 
     def _unsubscribe(self, on_change: Change) -> None:
         with self._lock:
@@ -59,11 +62,12 @@ class Hints:
         """Until the connection breaks or leads to the wrong server."""
         generation = self._server.generation
         client = self._server.client
-        with client.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call] # redis-py
+        with client.pubsub() as pubsub:  # type: ignore[no-untyped-call] # redis-py
             pubsub.subscribe(self._channel)
-            self._tell()  # there may have been changes before
             while generation == self._server.generation and not self._closed.is_set():
-                if pubsub.get_message(timeout=_LISTEN_S) is not None:
+                message = pubsub.get_message(timeout=_LISTEN_S)
+                # Once the server has confirmed: what changed before nobody told us.
+                if message is not None and message["type"] in ("subscribe", "message"):
                     self._tell()
 
     def _tell(self) -> None:
