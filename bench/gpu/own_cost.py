@@ -64,13 +64,13 @@ def _bare(setup: Setup, opened: StreamedBackend, rows: int) -> Callable[[], None
     if held is None:
         raise RuntimeError("no staging memory")
     views = held.views(rows)
-    views.inputs[0].zero_()
+    views.inputs[0].tensor.zero_()
 
     def run() -> None:
         with opened.device.on(slot.stream):
-            captured.inputs[0].copy_(views.inputs[0], non_blocking=True)
+            captured.inputs[0].copy_(views.inputs[0].tensor, non_blocking=True)
             captured.graph.replay()
-            views.outputs[0].copy_(captured.outputs[0], non_blocking=True)
+            views.outputs[0].tensor.copy_(captured.outputs[0], non_blocking=True)
             if setup.on_gpu:
                 torch.cuda.current_stream().synchronize()
 

@@ -1,6 +1,9 @@
 """Backends whose library is an optional extra: it is imported when the first such model loads."""
 
+import gc
+import sys
 from importlib import import_module
+from types import ModuleType
 
 from sits_executor.backends.base import Backend, Factory, LoadError, LoadSpec
 
@@ -10,7 +13,7 @@ def lazily(module: str, extra: str) -> Factory:
 
     def load(spec: LoadSpec) -> Backend:
         try:
-            loaded = import_module(f"sits_executor.backends.{module}")
+            loaded = _imported(f"sits_executor.backends.{module}")
         except ModuleNotFoundError as error:
             raise LoadError(
                 f"this backend needs {error.name}, which is not installed: "
@@ -20,3 +23,13 @@ def lazily(module: str, extra: str) -> Factory:
         return backend
 
     return load
+
+
+def _imported(name: str) -> ModuleType:
+    """A library lives as long as the process: the collector is spared from it. To go through all
+    that PyTorch makes takes a sixteenth of a second, in which nothing is answered."""
+    known = name in sys.modules
+    module = import_module(name)
+    if not known:
+        gc.freeze()
+    return module

@@ -8,7 +8,7 @@ import torch
 
 from sits_executor.backends.pytorch.device import TorchDevice
 from sits_executor.backends.pytorch.faults import translated
-from sits_executor.backends.pytorch.host_sets import Form
+from sits_executor.backends.pytorch.host_sets import Form, cut, places
 from sits_executor.backends.pytorch.model import Model
 from sits_executor.backends.pytorch.slots import Captured, GraphKey, Slot
 from sits_executor.backends.streamed import DeviceLost, OutOfMemory
@@ -45,7 +45,7 @@ class Recorder:
     def record(self, slot: Slot, key: GraphKey, inputs: tuple[Form, ...]) -> Captured:
         """Needs `slot.statics` of the key's shapes. Raises `NotCaptured`, or `DeviceLost`."""
         shapes, rows = key
-        static_in, static_out = (_cut(tensors, rows) for tensors in slot.statics[shapes])
+        static_in, static_out = (cut(tensors, rows) for tensors in slot.statics[shapes])
         sample = self._sample(inputs, rows)
         try:
             with self._kept():
@@ -55,7 +55,7 @@ class Recorder:
                 graph = self._device.capture(
                     slot.stream, slot.pool, lambda: self._into(static_in, static_out)
                 )
-            captured = Captured(graph, static_in, static_out)
+            captured = Captured(graph, static_in, static_out, places(static_in), places(static_out))
             with self._kept():
                 self._compare(slot, captured, sample, expected)
         except Exception as error:
@@ -130,10 +130,6 @@ def _random(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generat
     if dtype.is_floating_point:
         return torch.randn(shape, generator=generator).to(dtype)
     return torch.randint(0, 2, shape, generator=generator).to(dtype)
-
-
-def _cut(tensors: tuple[torch.Tensor, ...], rows: int | None) -> tuple[torch.Tensor, ...]:
-    return tensors if rows is None else tuple(tensor[:rows] for tensor in tensors)
 
 
 def _cause(error: Exception) -> Exception:

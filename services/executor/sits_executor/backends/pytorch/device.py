@@ -31,6 +31,18 @@ Pool = object
 """A handle of PyTorch's own."""
 
 
+class Place(NamedTuple):
+    """Where a contiguous tensor lies, looked up once."""
+
+    tensor: Tensor
+    pointer: int
+    nbytes: int
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> "Place":
+        return cls(tensor, tensor.data_ptr(), tensor.nbytes)
+
+
 class Memory(NamedTuple):
     """Bytes of device memory: in tensors, held by this process, and the most it may hold."""
 
@@ -52,9 +64,9 @@ class TorchDevice(Protocol):
         ...
 
     def event(self) -> Event: ...
-    def copy(self, stream: Stream, target: Tensor, source: Tensor) -> None:
+    def copy(self, stream: Stream, target: Place, source: Place) -> None:
         """Between pinned host and device memory, in the order of the stream, without waiting.
-        Both are contiguous and of equal size, and stay alive until it is done."""
+        Both are of equal size, and stay alive until it is done."""
         ...
 
     def host(self, shape: tuple[int, ...], kind: dtype) -> Tensor:
@@ -118,10 +130,10 @@ class CudaDevice:
     def event(self) -> Event:
         return CudaEvent()
 
-    def copy(self, stream: Stream, target: Tensor, source: Tensor) -> None:
+    def copy(self, stream: Stream, target: Place, source: Place) -> None:
         assert isinstance(stream, torch.cuda.Stream)  # noqa: S101 - for the type only
-        size = source.nbytes
-        if code := self._memcpy(target.data_ptr(), source.data_ptr(), size, stream.cuda_stream):
+        code = self._memcpy(target.pointer, source.pointer, source.nbytes, stream.cuda_stream)
+        if code:
             raise RuntimeError(f"CUDA error: {self._text(code)}")
 
     def _text(self, code: int) -> str:
@@ -204,8 +216,8 @@ class CpuDevice:
     def event(self) -> Event:
         return DoneEvent()
 
-    def copy(self, stream: Stream, target: Tensor, source: Tensor) -> None:
-        target.copy_(source)
+    def copy(self, stream: Stream, target: Place, source: Place) -> None:
+        target.tensor.copy_(source.tensor)
 
     def host(self, shape: tuple[int, ...], kind: dtype) -> Tensor:
         return torch.empty(shape, dtype=kind)

@@ -26,7 +26,9 @@ class StagedRun:
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """The inputs without padding."""
-        return self.held.views(self.rows).inputs if self.held is not None else self.loose
+        if self.held is None:
+            return self.loose
+        return tuple([place.tensor for place in self.held.views(self.rows).inputs])
 
     def discard(self) -> None:
         if self.held is not None and self.layout is not None:

@@ -12,11 +12,13 @@ import torch
 
 from sits_core.datatypes import Array
 from sits_executor.backends.budget import Budget
-from sits_executor.backends.pytorch.device import TorchDevice
+from sits_executor.backends.pytorch.device import Place, TorchDevice
 from sits_executor.backends.pytorch.tensors import as_array, nbytes
 
 ShapeKey = tuple[tuple[int, ...], ...]
 """The shape of every input without its rows, in the order of the call."""
+
+Tensors = tuple[torch.Tensor, ...]
 
 _MOST_KEPT: Final = 64
 
@@ -31,8 +33,17 @@ class Form(NamedTuple):
 class Views(NamedTuple):
     """A set's tensors, cut to the rows of one bucket."""
 
-    inputs: tuple[torch.Tensor, ...]
-    outputs: tuple[torch.Tensor, ...]
+    inputs: tuple[Place, ...]
+    outputs: tuple[Place, ...]
+
+
+def cut(tensors: Tensors, rows: int | None) -> Tensors:
+    """To so many rows; None = they have none."""
+    return tensors if rows is None else tuple([tensor[:rows] for tensor in tensors])
+
+
+def places(tensors: Tensors) -> tuple[Place, ...]:
+    return tuple(map(Place.of, tensors))
 
 
 class HostSet:
@@ -40,17 +51,14 @@ class HostSet:
         self._inputs, self._outputs = inputs, outputs
         self.input_arrays: tuple[Array, ...] = tuple(map(as_array, inputs))
         self.output_arrays: tuple[Array, ...] = tuple(map(as_array, outputs))
-        self._views: dict[int, Views] = {}
+        self._views: dict[int | None, Views] = {}
 
     def views(self, rows: int | None) -> Views:
         """None = whole, of a model that does not batch."""
-        if rows is None:
-            return Views(self._inputs, self._outputs)
         if (views := self._views.get(rows)) is None:
-            cut = Views(
-                tuple(t[:rows] for t in self._inputs), tuple(t[:rows] for t in self._outputs)
+            views = self._views[rows] = Views(
+                places(cut(self._inputs, rows)), places(cut(self._outputs, rows))
             )
-            views = self._views[rows] = cut
         return views
 
 

@@ -7,7 +7,7 @@ from itertools import count
 
 import torch
 
-from sits_executor.backends.pytorch.device import Event, Graph, Pool, Stream, TorchDevice
+from sits_executor.backends.pytorch.device import Event, Graph, Place, Pool, Stream, TorchDevice
 from sits_executor.backends.pytorch.host_sets import ShapeKey
 
 GraphKey = tuple[ShapeKey, int | None]
@@ -16,11 +16,14 @@ GraphKey = tuple[ShapeKey, int | None]
 
 @dataclass(slots=True)
 class Captured:
-    """A graph, and the device tensors that it reads and writes."""
+    """A graph, and the device tensors that it reads and writes; `sources` and `targets` are where
+    the same lie."""
 
     graph: Graph
     inputs: tuple[torch.Tensor, ...]
     outputs: tuple[torch.Tensor, ...]
+    sources: tuple[Place, ...]
+    targets: tuple[Place, ...]
     used: int = 0
 
 
@@ -67,15 +70,18 @@ class SlotPool:
         self.slots = tuple(slots)
         self._free = list(self.slots)
         self._claimed: set[Slot] = set()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
 
     @property
     def free(self) -> int:
         return len(self._free) if not self._claimed else len(set(self._free) - self._claimed)
 
     def try_take(self) -> Slot | None:
-        with self._changed:
-            for slot in reversed(self._free):
+        with self._lock:
+            if not self._claimed:
+                return self._free.pop() if self._free else None
+            for slot in self._free:
                 if slot not in self._claimed:
                     self._free.remove(slot)
                     return slot
@@ -90,7 +96,7 @@ class SlotPool:
             self._free.remove(slot)
 
     def give(self, slot: Slot) -> None:
-        with self._changed:
+        with self._lock:
             self._free.append(slot)
             if self._claimed:
                 self._changed.notify_all()

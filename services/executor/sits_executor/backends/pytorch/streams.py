@@ -175,11 +175,11 @@ class StreamedBackend:
         views = held.views(staged.bucket)
         device, stream = self.device, slot.stream
         device.use(stream)
-        for static, host in zip(captured.inputs, views.inputs, strict=True):
-            device.copy(stream, static, host)
+        for source, host in zip(captured.sources, views.inputs, strict=True):
+            device.copy(stream, source, host)
         captured.graph.replay()
-        for host, static in zip(views.outputs, captured.outputs, strict=True):
-            device.copy(stream, host, static)
+        for host, target in zip(views.outputs, captured.targets, strict=True):
+            device.copy(stream, host, target)
         arrays = held.output_arrays
         if staged.rows is not None:
             arrays = tuple([array[: staged.rows] for array in arrays])
