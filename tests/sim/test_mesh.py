@@ -75,7 +75,7 @@ def test_refused_requests_count_as_missed_and_not_as_fast() -> None:
 
 
 def test_what_dead_devices_held_runs_elsewhere_and_nothing_is_lost() -> None:
-    load = requests(1.0)
+    load = requests(4.0)  # every device holds something at any time
     end_ns = int(load.at_ns[-1])
     faults = [Fault(device, end_ns // 4, end_ns // 4, DEAD) for device in range(4)]
     plan = replace(batched(admission=True), faults=tuple(faults))

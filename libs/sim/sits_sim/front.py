@@ -6,12 +6,11 @@ from typing import NamedTuple
 from sits_scheduling.batching import BatchQueue, Capacity
 from sits_scheduling.entry import Entry
 from sits_scheduling.gate import Gate
+from sits_scheduling.next_free import NextFree
 from sits_sim.batch import Batch
 from sits_sim.bounds import BoundWatch
 from sits_sim.clock import Clock
 from sits_sim.ledger import End
-
-_SMOOTHING = 0.2
 
 Close = Callable[[int, End], None]
 
@@ -47,7 +46,7 @@ class Front:
         self._window, self._instances = window, instances
         self._send, self._close, self._gate, self.watch = send, close, gate, watch
         self._in_flight: dict[Batch, None] = {}
-        self._run_ns = self._trip_ns = self._last_result_ns = 0
+        self._next_free = NextFree()
         self._wake_ns = 0
         self._judged: dict[int, Entry[int]] = {}
 
@@ -77,17 +76,13 @@ class Front:
                 batch.judged, batch.rows, batch.instance, batch.expected_ns, run_ns,
                 self._clock.now_ns,
             )  # fmt: skip
-        now = self._clock.now_ns
-        if run_ns:
-            self._run_ns = _smoothed(self._run_ns, run_ns)
-            self._trip_ns = _smoothed(self._trip_ns, now - batch.closed_ns)
-        self._last_result_ns = now
+        self._next_free.ran(run_ns, self._clock.now_ns)
         self.pump()
 
     def pump(self) -> None:
         """Send what may leave now, and look again when time alone may change that."""
         now = self._clock.now_ns
-        self._drop_hopeless(now)
+        self._drop_late(now)
         capacity = self._capacity()
         while (reason := self._queue.should_close(now, capacity)) is not None:
             closed = self._queue.take(reason, now)
@@ -111,11 +106,11 @@ class Front:
         now = self._clock.now_ns
         return gate.judge(entry, self._queue, room, full_rows, now) is not None
 
-    def _drop_hopeless(self, now: int) -> None:
-        """What cannot be done in time any more is not run."""
+    def _drop_late(self, now: int) -> None:
+        """What has passed its deadline is not run."""
         if self._gate is None:
             return
-        for entry in self._queue.hopeless(now, self._trip_ns):
+        for entry in self._queue.hopeless(now):
             self._gate.gave_up(entry, now)
             del self._judged[entry.item]
             if self.watch is not None:
@@ -123,16 +118,7 @@ class Front:
             self._close(entry.item, End.EXPIRED)
 
     def _capacity(self) -> Capacity:
-        """The same account as the front door's: the next instance is expected to be free one
-        run after the oldest unanswered batch left, or after the last answer."""
         out = len(self._in_flight)
-        room, idle = self._window - out, self._instances - out
-        if self._run_ns == 0 or idle > 0:
-            return Capacity(max(0, room), max(0, idle), 0, self._trip_ns)
-        oldest_ns = next(iter(self._in_flight)).closed_ns
-        free_ns = max(oldest_ns, self._last_result_ns) + self._run_ns
-        return Capacity(max(0, room), 0, free_ns, self._trip_ns)
-
-
-def _smoothed(known: int, seen: int) -> int:
-    return int(known + _SMOOTHING * (seen - known)) if known else seen
+        room, idle = max(0, self._window - out), max(0, self._instances - out)
+        oldest_ns = next(iter(self._in_flight)).closed_ns if out else 0
+        return self._next_free.capacity(room, idle, oldest_ns, self._queue.policy.lead_ns)

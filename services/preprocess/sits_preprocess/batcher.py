@@ -17,13 +17,12 @@ from sits_scheduling.batching import (
     Entry,
 )
 from sits_scheduling.gate import Gate, Room
+from sits_scheduling.next_free import NextFree
 from sits_scheduling.quotas import Refusal
 from sits_scheduling.tenants import Tenants
 
 MAX_PRIORITY: Final = 16
 """Less urgent than this is all the same: each level is a queue of its own."""
-
-_SMOOTHING: Final = 0.2
 
 _LEARN_EVERY_NS: Final = 5_000_000
 """Run times are learnt from one batch in that time: more would cost and teach nothing."""
@@ -52,9 +51,8 @@ class ModelBatcher:
         self._policy, self._max_queue, self._tenants = policy, max_queue, tenants
         self._queues: dict[Hashable, BatchQueue[Request]] = {}
         self._entries: dict[Request, Entry[Request]] = {}
-        self.run_ns = 0
+        self.next_free = NextFree()
         self._learn_again_ns = 0
-        self.last_result_ns = 0
         self.wake_ns = 0
         self.unserved_since_ns = 0
         self.sure_ns = self.sure_asked_ns = 0
@@ -78,6 +76,11 @@ class ModelBatcher:
             return now
         rows = sum([queue.rows for queue in self._queues.values()])
         return now + int(self.gate.surely_ns(rows, room, max(1, self._policy.max_rows)))
+
+    @property
+    def lead_ns(self) -> int:
+        """How long before an instance is free a batch may leave."""
+        return self._policy.lead_ns
 
     @property
     def full(self) -> bool:
@@ -150,10 +153,7 @@ class ModelBatcher:
         if self.gate is not None and now >= self._learn_again_ns and run_ns > 0:
             self._learn_again_ns = now + _LEARN_EVERY_NS
             self.gate.returned(part, ran.rows, ran.instance, 0.0, run_ns, now)
-        if run_ns > 0:
-            known = self.run_ns or run_ns
-            self.run_ns = int(known + _SMOOTHING * (run_ns - known))
-        self.last_result_ns = now
+        self.next_free.ran(run_ns, now)
 
     def _oldest_first(self) -> list[tuple[Hashable, BatchQueue[Request]]]:
         queues = list(self._queues.items())

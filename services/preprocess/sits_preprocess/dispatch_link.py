@@ -10,6 +10,7 @@ from sits_protos.v1.common_pb2 import PayloadRef
 from sits_protos.v1.link_pb2 import CloseReason, Credits
 from sits_scheduling.batching import Capacity
 from sits_scheduling.gate import Gate
+from sits_scheduling.next_free import NextFree
 from sits_scheduling.tenant_file import TIERS
 from sits_scheduling.tenants import Tier
 
@@ -54,8 +55,6 @@ class _Share:
     def idle(self) -> int:
         return self.instances - len(self.sent)
 
-
-PREFETCHED_RUN_NS: Final = 1_000_000
 
 _NOTHING: Final = _Share()
 
@@ -113,16 +112,9 @@ class DispatchLink:
 
 
 def capacity(
-    links: Iterable[DispatchLink], model: ModelKey, run_ns: int, last_result_ns: int
+    links: Iterable[DispatchLink], model: ModelKey, next_free: NextFree, lead_ns: int
 ) -> Capacity:
-    """What may be sent over all links together.
-
-    The next instance is expected to be free one run after the oldest unanswered batch
-    left, or after the last answer, whichever is later. Weakness: with several instances
-    that is an estimate for the earliest one only. Not told for runs shorter than the way to
-    an executor and back: such an instance is idle anyway, and small batches cost more than
-    they gain.
-    """
+    """What may be sent over all links together."""
     room = idle = oldest_ns = 0
     for link in links:
         share = link.share(model)
@@ -131,6 +123,4 @@ def capacity(
         for sent in share.sent.values():  # the first is the oldest
             oldest_ns = min(oldest_ns or sent.closed_ns, sent.closed_ns)
             break
-    if run_ns < PREFETCHED_RUN_NS or idle > 0:
-        return Capacity(room, idle, 0, run_ns)
-    return Capacity(room, idle, max(oldest_ns, last_result_ns) + run_ns, run_ns)
+    return next_free.capacity(room, idle, oldest_ns, lead_ns)

@@ -1,0 +1,37 @@
+"""When an instance will be free, from the runs that came back."""
+
+from typing import Final
+
+from sits_scheduling.batching import Capacity
+
+SMOOTHING: Final = 0.2
+
+
+class NextFree:
+    """The next instance is expected to be free one run after the oldest unanswered batch
+    left, or after the last answer, whichever is later. A run's time is a moving average.
+
+    Known weakness: with several instances that is an estimate for the earliest one only.
+    """
+
+    def __init__(self) -> None:
+        self._run_ns = self._last_result_ns = 0
+
+    def __repr__(self) -> str:
+        return f"<NextFree runs of {self._run_ns / 1e6:.3f} ms>"
+
+    def ran(self, run_ns: int, now_ns: int) -> None:
+        """A batch came back; `run_ns` 0 = it did not run."""
+        if run_ns > 0:
+            known = self._run_ns or run_ns
+            self._run_ns = int(known + SMOOTHING * (run_ns - known))
+        self._last_result_ns = now_ns
+
+    def capacity(self, room: int, idle: int, oldest_ns: int, lead_ns: int) -> Capacity:
+        """`oldest_ns`: when the oldest unanswered batch left. `lead_ns`: how long before an
+        instance is free a batch would leave. Not told for runs shorter than that: such an
+        instance is idle anyway, and small batches cost more than they gain."""
+        if self._run_ns < lead_ns or self._run_ns == 0 or idle > 0:
+            return Capacity(room, idle, 0, self._run_ns)
+        free_ns = max(oldest_ns, self._last_result_ns) + self._run_ns
+        return Capacity(room, idle, free_ns, self._run_ns)
