@@ -61,7 +61,8 @@ def serve(settings: ExecutorSettings, stop: Drain) -> None:
         stack.callback(lease.stop)
         _load_first(settings, executor, stop)
         loaded.set()
-        server.set_ready(not stop.is_set())
+        executor.reachable = lambda up: server.set_ready(up and not stop.is_set())
+        server.set_ready(executor.up and not stop.is_set())
         stop.wait()
         if executor.scheduler.lost is not None:
             end_anyway(settings.drain_grace_s + _HANG_S)
@@ -73,6 +74,8 @@ def serve(settings: ExecutorSettings, stop: Drain) -> None:
 
 def _require_repository(settings: ExecutorSettings) -> None:
     """An empty repository is fine; a missing one is a typing error that would go unnoticed."""
+    if settings.executor_triton_url:
+        return
     if not Path(settings.executor_model_repository).is_dir():
         raise SettingsError(
             f"SITS_EXECUTOR_MODEL_REPOSITORY={settings.executor_model_repository}: no such folder"

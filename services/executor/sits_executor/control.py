@@ -41,7 +41,7 @@ class Control(BaseControl):
     ) -> pb.GetStateResponse:
         state = super().GetState(request, context)
         state.self.draining = self._draining.is_set()
-        state.ready = state.ready and self._loaded.is_set()
+        state.ready = state.ready and self._loaded.is_set() and self._executor.up
         state.models.extend(self._executor.catalog.entries())
         state.peers.extend(self._executor.listener.peers())
         state.redis_configured = self._lease is not None

@@ -1,11 +1,15 @@
 """Everything of one executor that does work, without its ports."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry
 
+from sits_core.metrics import BoundedLabel
+from sits_core.settings import SettingsError
 from sits_core.tracing import Tracer
 from sits_executor.backends.base import Backend
 from sits_executor.backends.budget import Budget
@@ -34,12 +38,29 @@ from sits_executor.streams.collector import StreamCollector
 from sits_executor.streams.model import StreamModel
 from sits_executor.streams.runner import StreamRunner
 from sits_executor.streams.scheduler import StreamScheduler
+from sits_protos.v1.link_pb2 import ModelEntry
 from sits_scheduling.watermarks import Precision
+
+if TYPE_CHECKING:
+    from sits_executor.triton.manager import TritonManager
+
+
+class ModelManager(Protocol):
+    """What Control asks for, and the start and the end."""
+
+    def load_all(self) -> "list[Future[None]]": ...
+    def load(
+        self, name: str, config_json: str = "", files: Mapping[str, bytes] | None = None
+    ) -> "Future[None]": ...
+    def unload(self, name: str, *, with_steps: bool = False) -> "Future[None]": ...
+    def listing(self) -> list[ModelEntry]: ...
+    def close(self) -> None: ...
 
 
 class Executor:
     """Puts the parts together; `app.serve` adds the ports. `lost` is called once no device is
-    left to run anything."""
+    left to run anything; `reachable` when the Triton server behind us, if there is one, goes away
+    or comes back."""
 
     def __init__(
         self,
@@ -65,13 +86,9 @@ class Executor:
         self.listener = ExecuteListener(
             self.catalog, payloads, self._metrics, identity.id, settings.max_message_bytes
         )
-        self.manager = Manager(
-            Repository(Path(settings.executor_model_repository)),
-            self._loader(settings),
-            self.catalog,
-            self._background,
-            settings.executor_upload_bytes,
-        )
+        self.up = True
+        self.reachable: Callable[[bool], object] = lambda up: None
+        self.manager = self._manager(settings, registry)
         label = self._metrics.label
         registry.register(ModelCollector(self.catalog, label))
         registry.register(StreamCollector(self.scheduler, self._staging, label))
@@ -85,6 +102,28 @@ class Executor:
             model.close()
         self.scheduler.stop()
         self.manager.close()
+
+    def _manager(self, settings: ExecutorSettings, registry: CollectorRegistry) -> ModelManager:
+        """Of a repository of our own, or of the Triton server behind us."""
+        if not settings.executor_triton_url:
+            return Manager(
+                Repository(Path(settings.executor_model_repository)),
+                self._loader(settings),
+                self.catalog,
+                self._background,
+                settings.executor_upload_bytes,
+            )
+        manager = _open_triton(
+            settings, self.catalog, self._background, self._make_runner, registry,
+            self._metrics.label,
+        )  # fmt: skip
+        manager.reachable = self._reached
+        self.up = False
+        return manager
+
+    def _reached(self, up: bool) -> None:
+        self.up = up
+        self.reachable(up)
 
     def _loader(self, settings: ExecutorSettings) -> Loader:
         return Loader(
@@ -141,3 +180,18 @@ class Executor:
             model.close()
         refuse_waiting(loaded, self.identity.id, error)
         self.lost()
+
+
+def _open_triton(
+    settings: ExecutorSettings, catalog: Catalog, background: Background,
+    make_runner: Callable[[Contract, Backend], RunBatch], registry: CollectorRegistry,
+    label: BoundedLabel,
+) -> "TritonManager":  # fmt: skip
+    """Its client is an optional extra. Raises `SettingsError` without it."""
+    try:
+        from sits_executor.triton.opening import open_triton
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"SITS_EXECUTOR_TRITON_URL needs {error.name}: pip install 'sits-executor[triton]'"
+        ) from None
+    return open_triton(settings, catalog, background, make_runner, registry, label)

@@ -6,10 +6,10 @@ import structlog
 
 from sits_core.clock import now_ns
 from sits_core.datatypes import Array
-from sits_core.errors import Internal, SitsError
+from sits_core.errors import DeadlineExceeded, Internal, InvalidArgument, SitsError
 from sits_executor import answers, results, staging
 from sits_executor.answers import Run, Stages
-from sits_executor.backends.base import Backend, Parameters, ParameterValue
+from sits_executor.backends.base import Backend, Parameters, ParameterValue, Unserved
 from sits_executor.backends.streamed import DeviceLost, OutOfMemory, RunLost
 from sits_executor.batch import Batch
 from sits_executor.contract import Contract
@@ -123,7 +123,7 @@ class Runner:
         try:
             columns, run.executed_rows = self._once(batch, run, arrays, alive)
             return columns
-        except (BadResult, DeviceLost):
+        except (BadResult, DeviceLost, Unserved):
             raise
         except Exception as error:  # noqa: BLE001 - models raise anything
             return self._isolated(batch, run, arrays, alive, error)
@@ -152,7 +152,7 @@ class Runner:
                 columns, rows = self._once(batch, run, arrays, [position])
             except BadResult as error:
                 run.errors[position] = error
-            except DeviceLost:
+            except (DeviceLost, Unserved):
                 raise
             except Exception as error:  # noqa: BLE001 - models raise anything
                 run.failed_runs += 1
@@ -179,8 +179,8 @@ class Runner:
 
     def _model_failed(self, batch: Batch, error: Exception) -> SitsError:
         log.warning("model.failed", batch=repr(batch), detail=detail(error))
-        if isinstance(error, OutOfMemory):
-            return error
+        if isinstance(error, OutOfMemory | InvalidArgument | DeadlineExceeded):
+            return error  # a backend that knows what it was says so
         if isinstance(error, StepFailed):
             return ModelFailed(
                 f"model '{self._contract.model}' failed at {error.message}", reason=error.reason

@@ -71,3 +71,19 @@ class ExecutorSettings(Settings):
     executor_hang_s: float = Field(
         default=60.0, gt=0, le=3600, description="a run on a GPU that takes longer hangs"
     )
+    executor_triton_url: str = Field(
+        default="",
+        pattern=r"^(|[^/\s]+:\d+)$",
+        description="host:port of gRPC of a Triton server whose models this executor serves, "
+        "instead of a repository of its own; empty = none",
+    )
+    executor_triton_period_s: float = Field(
+        default=1.0, gt=0, le=60, description="seconds between looks at the Triton server's models"
+    )
+    executor_triton_timeout_s: float = Field(
+        default=60.0, gt=0, description="longest that the Triton server may take for a batch"
+    )
+    executor_triton_shm: bool = Field(
+        default=True,
+        description="large inputs go through system shared memory to a Triton server on loopback",
+    )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from sits_core.datatypes import Array
+from sits_core.errors import Unavailable
 from sits_executor.backends.budget import Budget
 from sits_protos.oip.model_config_pb2 import ModelConfig
 
@@ -35,6 +36,13 @@ class Signature(NamedTuple):
 
 class LoadError(Exception):
     """A model cannot be loaded. The text says why and is safe to show."""
+
+
+class Unserved(Unavailable):
+    """A backend could not run anything, whoever asked: the whole batch gets this, and another
+    executor may do."""
+
+    reason = "MODEL_NOT_READY"
 
 
 ChooseGang = Callable[[int], Sequence[str]]

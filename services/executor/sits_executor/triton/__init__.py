@@ -1,0 +1,1 @@
+"""An executor whose models another Triton server runs. Needs `sits-executor[triton]`."""
