@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from prometheus_client.openmetrics.exposition import generate_latest
 
 from sits_core.clock import now_ns
 from sits_preprocess.request import Answer, Run, TensorData, Times
@@ -68,3 +69,15 @@ def test_without_a_parent_the_share_of_the_settings_is_traced(serve) -> None:
     served.infer("rows", X)
     (span,) = served.tracer.spans()
     assert span.parent_id == bytes(8)
+
+
+@pytest.mark.parametrize(("flags", "exemplars"), [("01", 1), ("00", 0)])
+def test_a_traced_request_is_the_example_of_its_latency_bucket(
+    served, flags: str, exemplars: int
+) -> None:
+    """For scrapers that ask for OpenMetrics; from a bucket of a graph they lead to its trace."""
+    served.infer("rows", X, headers={"traceparent": f"00-{TRACE}-{PARENT}-{flags}"})
+    lines = generate_latest(served.registry).decode().splitlines()
+    found = [line for line in lines if f'# {{trace_id="{TRACE}"}}' in line]
+    assert len(found) == exemplars
+    assert all(line.startswith("sits_request_seconds_bucket") for line in found)

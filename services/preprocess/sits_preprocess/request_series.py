@@ -12,6 +12,7 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from sits_core.metrics import OVERFLOW
@@ -27,20 +28,31 @@ _LABELS: Final = ("model", "tenant")
 
 
 class _Durations:
-    """A histogram. Both fields are added to directly: `counts` by `bisect_left(_BOUNDS_NS, ns)`."""
+    """A histogram. Its fields are changed directly: `counts` by `bisect_left(_BOUNDS_NS, ns)`,
+    and by the same number in `traced` the last request of that bucket that has a trace."""
 
-    __slots__ = ("counts", "total_ns")
+    __slots__ = ("counts", "total_ns", "traced")
 
     def __init__(self) -> None:
         self.counts = [0] * (len(_BOUNDS_NS) + 1)
         self.total_ns = 0
+        self.traced: dict[int, tuple[bytes, int, int]] = {}
 
     def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
-        below, buckets = 0, []
-        for bound, count in zip(_LE, self.counts, strict=True):
+        below = 0
+        buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
+        for place, (bound, count) in enumerate(zip(_LE, self.counts, strict=True)):
             below += count
-            buckets.append((bound, float(below)))
+            last = self._exemplar(place)
+            buckets.append((bound, float(below), last) if last else (bound, float(below)))
         family.add_metric(labels, buckets, self.total_ns / 1e9)
+
+    def _exemplar(self, place: int) -> Exemplar | None:
+        """Leads from a bucket to a trace. Shown to scrapers that ask for OpenMetrics."""
+        if (last := self.traced.get(place)) is None:
+            return None
+        trace_id, took_ns, ended_ns = last
+        return Exemplar({"trace_id": trace_id.hex()}, took_ns / 1e9, ended_ns / 1e9)
 
 
 class _Pair:
@@ -74,8 +86,11 @@ class RequestSeries(Collector):
                 pair.outcomes[outcome] = pair.outcomes.get(outcome, 0) + 1
                 received_ns = request.received_ns
                 took_ns = ended_ns - received_ns
-                pair.took.counts[bisect_left(bounds, took_ns)] += 1
+                place = bisect_left(bounds, took_ns)
+                pair.took.counts[place] += 1
                 pair.took.total_ns += took_ns
+                if request.trace is not None:
+                    pair.took.traced[place] = (request.trace.trace_id, took_ns, ended_ns)
                 if closed_ns := answer.run.times.batch_closed:
                     queued_ns = max(0, closed_ns - received_ns)
                     pair.queued.counts[bisect_left(bounds, queued_ns)] += 1
