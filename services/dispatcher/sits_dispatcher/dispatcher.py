@@ -19,6 +19,7 @@ from sits_dispatcher.inlining import inlined
 from sits_dispatcher.job import Attempt, Front, Job, Peer, model_key
 from sits_dispatcher.metrics import Metrics
 from sits_dispatcher.micro_batches import Part, micro_batches
+from sits_dispatcher.pacing import Pacing
 from sits_dispatcher.pending import Pending
 from sits_dispatcher.pipeline_steps import PipelineSteps
 from sits_dispatcher.placer import Placed, Placer
@@ -59,6 +60,7 @@ class Dispatcher:
         self._settings, self._weights, self._reader = settings, weights, reader
         self.tracer, self._metrics = tracer, metrics
         self.guard, self._signals = Guard(metrics), Signals()
+        self.pacing = Pacing(metrics, on=settings.dispatcher_jitter_control)
         self.hedges = Hedges(settings.dispatcher_hedge_percent)
         self.traffic = Traffic()
         self._executors: dict[str, Peer] = {}
@@ -152,6 +154,7 @@ class Dispatcher:
             outcome = self.guard.ended(job, header, now)
             self.placer.finished(job, header.times)
             self._signals.returned(job, header.times)
+            self.pacing.returned(executor_id, job, header.times, now)
             self.traffic.moved(job.place, executor_id, header.payload_bytes)
             self.hedges.returned(job, outcome, now)
             self._metrics.returned(executor_id, header, failed=header.HasField("error"))
@@ -174,6 +177,7 @@ class Dispatcher:
             self._executors.pop(executor_id, None)
             self._sharing.discard(executor_id)
             self.guard.forget(executor_id)
+            self.pacing.forget(executor_id)
             self.traffic.forget(executor_id)
             lost = [job for job in self._in_flight.values() if job.executor == executor_id]
             for job in lost:
@@ -207,6 +211,9 @@ class Dispatcher:
                 self._fail(job, _nobody(job))
             self._metrics.pending(len(self._pending))
             self.guard.look(moment)
+            if self.pacing.look(moment) and self.pacing.late():
+                self.replace()
+            self.pump()
 
     def idle(self) -> bool:
         """All results have come back."""
@@ -281,7 +288,7 @@ class Dispatcher:
     def _place(self, job: Job) -> bool:
         """Decide and send, or fail. False when no executor has room."""
         started_ns = now_ns()
-        unreachable: list[str] = []
+        unreachable = list(self.pacing.held(started_ns))
         while (placed := self._choose(job, unreachable, started_ns)) is not None:
             try:
                 message = self._outgoing(job)
@@ -382,6 +389,7 @@ class Dispatcher:
 
     def _sent(self, job: Job, placed: Placed, started_ns: int) -> None:
         self.guard.sent(job, job.sent_ns)
+        self.pacing.sent(job.executor, job.sent_ns)
         self.hedges.sent(job)
         self._in_flight[job.key] = job
         self._metrics.placed(placed, job)

@@ -9,6 +9,7 @@ from sits_dispatcher.job import Attempt, Job
 from sits_dispatcher.placer import Placed
 from sits_protos.v1.link_pb2 import ResultHeader
 from sits_scheduling.governance import Event, Plan
+from sits_scheduling.jitter import JitterState
 from sits_scheduling.signals import SIGNALS, Sample
 
 _SECONDS = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 0.5, 2.5)
@@ -63,6 +64,18 @@ class Metrics:
             "sits_governance_steps", "Steps up and down, by the level after them", ["level"],
             registry=registry,
         )  # fmt: skip
+        self._jitter = Gauge(
+            "sits_dispatcher_jitter_ms",
+            "Standard deviation of the way to an executor and back",
+            ["instance"],
+            registry=registry,
+        )
+        self._send_rate = Gauge(
+            "sits_dispatcher_send_rate",
+            "Rate at which an executor is sent to, of its peak; 1 = at will or evenly at the peak",
+            ["instance"],
+            registry=registry,
+        )
         self._refused = Counter(
             "sits_dispatcher_refused", "Micro-batches refused", ["reason"], registry=registry
         )
@@ -147,6 +160,11 @@ class Metrics:
 
     def replaced(self) -> None:
         self._replaced.inc()
+
+    def jitter(self, instance: str, state: JitterState) -> None:
+        name = self._instance(instance)
+        self._jitter.labels(name).set(state.stdev_ms)
+        self._send_rate.labels(name).set(state.rate)
 
     def pending(self, count: int) -> None:
         self._pending.set(count)

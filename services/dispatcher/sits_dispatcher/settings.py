@@ -49,6 +49,11 @@ class DispatcherSettings(Settings):
     dispatcher_max_moves: int = Field(
         default=2, ge=0, description="times a micro-batch moves on when its executor is lost"
     )
+    dispatcher_jitter_control: bool = Field(
+        default=True,
+        description="send more evenly and slowly to executors whose round trips tremble by 10 ms "
+        "and more",
+    )
     dispatcher_hedge_percent: float = Field(
         default=0.0,
         ge=0,

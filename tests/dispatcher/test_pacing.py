@@ -1,0 +1,101 @@
+"""An executor whose round trips tremble is sent to evenly, and nothing is lost by it (D8)."""
+
+import random
+
+import pytest
+
+from sits_core.clock import now_ns
+from sits_dispatcher.testing import World
+from sits_protos.v1.link_pb2 import ResultHeader, StageTimes
+
+MS = 1_000_000
+S = 1_000_000_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = now_ns()
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    for module in ("dispatcher", "placer", "pending", "job"):
+        monkeypatch.setattr(f"sits_dispatcher.{module}.now_ns", made)
+    return made
+
+
+def trips(world: World, clock: Clock, stdev_ms: float, count: int = 80) -> None:
+    """`count` micro-batches, each of which runs 1 ms, on ways that tremble by so much."""
+    rng = random.Random(2)
+    for number in range(count):
+        world.send(number)
+        world.dispatcher.expire(clock.now)
+        while not world.open("a"):
+            clock.now += 10 * MS
+            world.dispatcher.expire(clock.now)
+        clock.now += int(max(1.0, rng.gauss(200.0, stdev_ms)) * MS) + MS
+        times = StageTimes(executor_received=5, executor_sent=5 + MS)
+        for own_id in world.open("a"):
+            header = ResultHeader(batch_id=own_id, instance="a", times=times)
+            world.dispatcher.result("a", header.SerializeToString(), memoryview(b""))
+    clock.now += S
+    world.dispatcher.expire(clock.now)
+    world.front_wire.raw.clear()
+
+
+def gauge(world: World, name: str) -> float | None:
+    return world.registry.get_sample_value(f"sits_dispatcher_{name}", {"instance": "a"})
+
+
+def sent_at_once(world: World) -> int:
+    before = len(world.executors["a"].batches())
+    for number in range(6):
+        world.send(number)
+    return len(world.executors["a"].batches()) - before
+
+
+def test_a_steady_way_is_not_slowed(clock: Clock) -> None:
+    world = World("a", slots=9)
+    trips(world, clock, stdev_ms=2.0)
+    assert gauge(world, "send_rate") == 1.0
+    assert gauge(world, "jitter_ms") == pytest.approx(2.0, abs=1.0)
+    assert sent_at_once(world) == 6
+
+
+def test_a_trembling_way_is_sent_to_evenly_and_all_gets_there(clock: Clock) -> None:
+    world = World("a", slots=9)
+    trips(world, clock, stdev_ms=45.0)
+    assert gauge(world, "send_rate") == pytest.approx(0.3)
+    assert sent_at_once(world) == 1
+    for _ in range(100):
+        clock.now += 50 * MS
+        world.dispatcher.expire(clock.now)
+    assert len(world.open("a")) == 6
+    assert world.dispatcher.counts() == (6, 0)
+
+
+def test_others_get_what_a_trembling_one_must_wait_for(clock: Clock) -> None:
+    world = World("a", slots=9)
+    trips(world, clock, stdev_ms=45.0)
+    world.executors["b"] = world.join("b", slots=9)
+    assert sent_at_once(world) == 1
+    assert len(world.open("b")) == 5
+
+
+def test_it_is_over_when_the_way_is_steady_again(clock: Clock) -> None:
+    world = World("a", slots=9)
+    trips(world, clock, stdev_ms=45.0)
+    trips(world, clock, stdev_ms=1.0)
+    assert gauge(world, "send_rate") == 1.0
+    assert sent_at_once(world) == 6
+
+
+def test_it_may_be_switched_off(clock: Clock) -> None:
+    world = World("a", slots=9, dispatcher_jitter_control=False)
+    trips(world, clock, stdev_ms=60.0)
+    assert gauge(world, "send_rate") is None
+    assert sent_at_once(world) == 6
