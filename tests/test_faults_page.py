@@ -10,11 +10,12 @@ import pytest
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "faults.md"
 ROW = re.compile(r"^\| (?P<id>[^|]*) \|.*\| (?P<shown_by>[^|]*) \|$", re.MULTILINE)
-FILE = re.compile(r"`((?:\w+/)?test_\w+\.py)`")
+FILE = re.compile(r"`((?:\w+/)*test_\w+\.py)`")
 
 
 def claims() -> Iterator[tuple[str, str]]:
-    """Fault and file. A name goes on from the folder of the file before it, or from its service's."""
+    """Fault and file. A name is looked for at the top, beside the file before
+    it, and in the top folder of that."""
     for row in ROW.finditer(PAGE.read_text()):
         before = Path()
         for name in FILE.findall(row["shown_by"]):
