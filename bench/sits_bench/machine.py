@@ -21,7 +21,7 @@ def describe() -> Mapping[str, object]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{_cpu()}, {len(os.sched_getaffinity(0))} cores",
-        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        "system": f"{platform.system()} {platform.release()}, {_python()}",
         "commit": _commit(),
         "packages": {name: _version(name) for name in PACKAGES},
         "peers": {peer: _peer(peer) for peer in peers.NAMES if peers.installed(peer)},
@@ -34,6 +34,11 @@ def _cpu() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+def _python() -> str:
+    """With the date of its build: one version may be built with or without optimisation."""
+    return f"Python {platform.python_version()} built on {platform.python_build()[1]}"
 
 
 def _commit() -> str:
