@@ -139,6 +139,14 @@ def test_infer_with_wrong_inputs_is_wrong_usage(
     assert said in " ".join(outcome.err.replace("│", "").split())
 
 
+def test_infer_fills_in_what_is_missing_when_told_to(sits: Sits, serve: Serve) -> None:
+    done = sits("infer", "double", "--random", "--front", serve(FakeFront()), "--json")
+    assert done.status == 0
+    (values,) = json.loads(done.out)["outputs"]["y"]
+    assert len(values) == 2
+    assert all(0 <= value <= 2 for value in values)
+
+
 def test_infer_of_an_unknown_model_gives_the_front_doors_words(sits: Sits, serve: Serve) -> None:
     outcome = sits("infer", "nope", "--front", serve(FakeFront()))
     assert outcome.status == 1

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sits_cli.tensors import WrongInput, assignments, read
+from sits_cli.tensors import WrongInput, assignments, random, read
 
 
 def test_json_takes_the_models_datatype() -> None:
@@ -82,3 +82,14 @@ def test_assignments_are_split_at_the_first_equals_sign() -> None:
 def test_other_assignments_are_refused(texts: list[str]) -> None:
     with pytest.raises(WrongInput):
         assignments(texts)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "kind"),
+    [("FP32", "f"), ("FP16", "f"), ("INT64", "i"), ("UINT8", "u"), ("BOOL", "b"), ("BYTES", "O")],
+)
+def test_random_values_have_the_models_type_and_a_shape_without_unknowns(
+    datatype: str, kind: str
+) -> None:
+    made = random(datatype, [-1, 3, -1])
+    assert (made.shape, made.dtype.kind) == ((1, 3, 1), kind)

@@ -80,6 +80,17 @@ def from_raw(name: str, data: bytes, datatype: str, shape: Sequence[int]) -> Arr
     return np.frombuffer(data, dtype).reshape(_filled(shape, len(data) // dtype.itemsize))
 
 
+def random(datatype: str, shape: Sequence[int]) -> Array:
+    """Something to try a model with: numbers from 0 to 1, unknown dimensions are 1."""
+    filled = [max(1, dim) for dim in shape]
+    if datatype == BYTES:
+        return np.full(filled, b"sits", dtype=np.object_)
+    dtype, rng = np.dtype(np_dtype(datatype)), np.random.default_rng()
+    if np.issubdtype(dtype, np.floating):
+        return rng.random(filled).astype(dtype)
+    return rng.integers(0, 2, filled).astype(dtype)
+
+
 def with_batch(array: Array, shape: Sequence[int]) -> Array:
     """A leading 1 when only the batch dimension was left out."""
     one_short = array.ndim == len(shape) - 1 and shape[0] == -1

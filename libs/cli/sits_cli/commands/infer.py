@@ -8,7 +8,7 @@ import numpy as np
 import typer
 from tritonclient import grpc as triton
 
-from sits_cli import front, spans, tensors
+from sits_cli import complete, front, spans, tensors
 from sits_cli.client import CliError
 from sits_cli.commands import trace as trace_command
 from sits_cli.commands.models import signature
@@ -32,12 +32,17 @@ TRACE_ID_BYTES, SPAN_ID_BYTES = 16, 8
 
 
 def infer(
-    model: Annotated[str, typer.Argument(help="as `sits models` names it")],
+    model: Annotated[str, typer.Argument(
+        help="as `sits models` names it", autocompletion=complete.models
+    )],
     inputs: Annotated[
         list[str] | None,
         typer.Option("--input", "-i", metavar="NAME=JSON|@FILE",
                      help="a value; @FILE is .npy, .json or raw bytes"),
     ] = None,
+    random: Annotated[
+        bool, typer.Option("--random", help="random values for inputs that are not given")
+    ] = False,
     outputs: Annotated[
         list[str] | None, typer.Option("--output", "-o", metavar="NAME", help="only this output")
     ] = None,
@@ -69,7 +74,7 @@ def infer(
         metadata = client.get_model_metadata(model, version)
         answer = client.infer(
             model,
-            arrange(metadata, inputs or []),
+            arrange(metadata, inputs or [], random=random),
             version,
             [triton.InferRequestedOutput(name, class_count=classes)
              for name in outputs or _names(metadata.outputs, classes)],
@@ -83,21 +88,26 @@ def infer(
         trace_command.show(trace_command.find_soon(places, trace_id), as_json=False)
 
 
-def arrange(metadata: front.Message, texts: Sequence[str]) -> list[triton.InferInput]:
+def arrange(
+    metadata: front.Message, texts: Sequence[str], *, random: bool = False
+) -> list[triton.InferInput]:
     """The inputs as tritonclient takes them; a wrong one is wrong usage."""
     try:
         given = tensors.assignments(texts)
         known = {tensor.name: tensor for tensor in metadata.inputs}
         for name in given.keys() - known.keys():
             raise WrongInput(f"no input {name!r}; {metadata.name} takes {_wanted(metadata)}")
-        if missing := [name for name in known if name not in given]:
+        missing = [name for name in known if name not in given]
+        if missing and not random:
             raise WrongInput(
-                f"--input {missing[0]}=… is missing; {metadata.name} takes {_wanted(metadata)}"
+                f"--input {missing[0]}=… is missing; {metadata.name} takes {_wanted(metadata)}. "
+                "--random fills in what is missing"
             )
         arrays = {
             name: tensors.read(name, value, known[name].datatype, known[name].shape)
             for name, value in given.items()
         }
+        arrays |= {n: tensors.random(known[n].datatype, known[n].shape) for n in missing}
     except WrongInput as error:
         raise typer.BadParameter(str(error)) from None
     return [_input(known[name], array) for name, array in arrays.items()]
@@ -113,7 +123,7 @@ def headers(tenant: str, trace_id: bytes) -> dict[str, str]:
 
 def _input(tensor: front.Message, array: Array) -> triton.InferInput:
     made = triton.InferInput(tensor.name, array.shape, tensor.datatype)
-    made.set_data_from_numpy(np.ascontiguousarray(array))
+    made.set_data_from_numpy(np.asarray(array, order="C"))
     return made
 
 

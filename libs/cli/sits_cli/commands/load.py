@@ -10,6 +10,7 @@ import grpc
 import typer
 from rich.text import Text
 
+from sits_cli import complete
 from sits_cli.client import TIMEOUT_S, CliError, reached, tokens
 from sits_cli.options import DEFAULT_DISPATCHER, Dispatcher, Json, dispatcher_place
 from sits_cli.output import console, count, duration, literal, print_json, say
@@ -22,7 +23,10 @@ SETTLE_S = 2.0
 """The dispatcher hears of a change a moment after the executors answered."""
 READY = ModelState.MODEL_STATE_READY
 
-Name = Annotated[str, typer.Argument(help="its folder in the model repository")]
+Name = Annotated[
+    str,
+    typer.Argument(help="its folder in the model repository", autocompletion=complete.models),
+]
 Timeout = Annotated[
     float, typer.Option("--timeout", metavar="SECONDS", min=1, help="longest wait for it")
 ]

@@ -43,7 +43,10 @@ def listing(address: str, *, as_json: bool) -> None:
     if as_json:
         print_json([asdict(line) for line in lines])
     elif not lines:
-        say("No models. Put some into the model repository (`make models` fetches the demo's).")
+        say(
+            "The front door knows of no model. Is there one in the model repository (`make models` "
+            "fetches the demo's)? `sits status` tells whether executors are up and linked."
+        )
     else:
         print_table(("model", "version", "state", "inputs", "outputs", "reason"), map(_row, lines))
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from sits_cli import complete
 from sits_cli.client import TIMEOUT_S, reached, tokens
 from sits_cli.options import DEFAULT_DISPATCHER, Dispatcher, Json, dispatcher_place
 from sits_cli.output import literal, print_json, say
@@ -12,8 +13,18 @@ from sits_protos.v1.control_pb2_grpc import ControlStub
 
 
 def switch(
-    strategy: Annotated[str, typer.Argument(help="such as topo_aware; `sits status` lists them")],
-    model: Annotated[str, typer.Option("--model", metavar="NAME", help="only for this model")] = "",
+    strategy: Annotated[
+        str,
+        typer.Argument(
+            help="such as topo_aware; `sits status` lists them", autocompletion=complete.strategies
+        ),
+    ],
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model", metavar="NAME", help="only for this model", autocompletion=complete.models
+        ),
+    ] = "",
     dispatcher: Dispatcher = DEFAULT_DISPATCHER,
     as_json: Json = False,
 ) -> None:
