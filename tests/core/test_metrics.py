@@ -15,6 +15,7 @@ from sits_core.metrics import (
     OVERFLOW,
     BoundedLabel,
     PayloadCopies,
+    PlainHistogram,
     ProcessRegistry,
     fair_shares,
     serve_metrics,
@@ -30,6 +31,29 @@ def series(registry: CollectorRegistry) -> list[str]:
 def test_names_beyond_the_limit_share_one_label() -> None:
     label = BoundedLabel(limit=2)
     assert [label(name) for name in "abcab"] == ["a", "b", OVERFLOW, "a", "b"]
+
+
+@given(values=st.lists(st.floats(-1, 300)))
+def test_a_plain_histogram_shows_what_the_librarys_shows(values: list[float]) -> None:
+    shown = []
+    for make in (_plain, _library):
+        registry = CollectorRegistry()
+        histogram = make(registry)
+        for value in values:
+            histogram.observe(value)
+        shown.append([line for line in series(registry) if "_created" not in line])
+    assert shown[0] == shown[1]
+
+
+BUCKETS = (1, 2.5, 256)
+
+
+def _plain(registry: CollectorRegistry) -> PlainHistogram:
+    return PlainHistogram("size", "", BUCKETS, registry)
+
+
+def _library(registry: CollectorRegistry) -> Histogram:
+    return Histogram("size", "", buckets=BUCKETS, registry=registry)
 
 
 def test_the_interpreter_is_part_of_the_process() -> None:

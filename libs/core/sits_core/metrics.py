@@ -4,7 +4,9 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from socketserver import TCPServer
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -16,9 +18,14 @@ from prometheus_client import (
     ProcessCollector,
     make_wsgi_app,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from sits_core.settings import SettingsError, host_of
 from sits_core.tls import ServerTls
@@ -51,6 +58,29 @@ class BoundedLabel:
             return value
 
 
+class PlainHistogram(Collector):
+    """A histogram without labels, counted in plain numbers: the client library's takes a lock and
+    a dozen calls for each value. Callers see to it that one thread at a time observes."""
+
+    def __init__(
+        self, name: str, text: str, buckets: Sequence[float], registry: CollectorRegistry
+    ) -> None:
+        self._name, self._text, self._bounds = name, text, list(buckets)
+        self._counts, self._sum = [0] * (len(buckets) + 1), 0.0
+        registry.register(self)
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def collect(self) -> Iterator[Metric]:
+        names = [*map(floatToGoString, self._bounds), "+Inf"]
+        buckets = list(zip(names, map(float, accumulate(self._counts)), strict=True))
+        family = HistogramMetricFamily(self._name, self._text)
+        family.add_metric([], buckets, self._sum)
+        return iter((family,))
+
+
 class PayloadCopies(Collector):
     """How often this process copied payloads, by stage: in bytes, and in copies of whole
     requests, of which one copied twice counts two. Safe from any thread.
@@ -60,7 +90,7 @@ class PayloadCopies(Collector):
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._stages: dict[str, tuple[int, float]] = {}
+        self._stages: dict[str, list[float]] = {}
         self._lock = threading.Lock()
         registry.register(self)
 
@@ -68,8 +98,11 @@ class PayloadCopies(Collector):
         """Requests with so many bytes of payload in all, of which so many were copied."""
         copies = requests * copied_bytes / payload_bytes if payload_bytes else 0.0
         with self._lock:
-            known_bytes, known_copies = self._stages.get(stage, (0, 0.0))
-            self._stages[stage] = (known_bytes + copied_bytes, known_copies + copies)
+            counts = self._stages.get(stage)
+            if counts is None:
+                counts = self._stages[stage] = [0, 0.0]
+            counts[0] += copied_bytes
+            counts[1] += copies
 
     def collect(self) -> Iterator[Metric]:
         size = CounterMetricFamily("sits_copied_bytes", "Payload bytes copied", labels=["stage"])
@@ -77,10 +110,9 @@ class PayloadCopies(Collector):
             "sits_payload_copies", "Times that payloads of requests were copied", labels=["stage"]
         )
         with self._lock:
-            stages = list(self._stages.items())
-        for stage, (copied_bytes, count) in stages:
-            size.add_metric([stage], copied_bytes)
-            copies.add_metric([stage], count)
+            for stage, (copied_bytes, count) in self._stages.items():
+                size.add_metric([stage], copied_bytes)
+                copies.add_metric([stage], count)
         return iter((size, copies))
 
 

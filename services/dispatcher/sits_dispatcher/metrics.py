@@ -2,9 +2,9 @@
 
 from functools import lru_cache
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from sits_core.metrics import BoundedLabel, PayloadCopies
+from sits_core.metrics import BoundedLabel, PayloadCopies, PlainHistogram
 from sits_dispatcher.job import Attempt, Job
 from sits_dispatcher.placer import Placed
 from sits_protos.v1.link_pb2 import ResultHeader
@@ -91,9 +91,9 @@ class Metrics:
         self._pending = Gauge(
             "sits_dispatcher_pending", "Micro-batches waiting for an executor", registry=registry
         )
-        self._decision = Histogram(
+        self._decision = PlainHistogram(
             "sits_dispatcher_wait_seconds", "From receiving a batch to sending it",
-            buckets=_SECONDS, registry=registry,
+            _SECONDS, registry,
         )  # fmt: skip
         self.topology_age = Gauge(
             "sits_topology_age_seconds", "Age of the weights in use, -1 = none", registry=registry

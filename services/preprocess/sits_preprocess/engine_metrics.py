@@ -1,8 +1,8 @@
 """Metrics of batching at the front door."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from sits_core.metrics import PayloadCopies
+from sits_core.metrics import PayloadCopies, PlainHistogram
 from sits_preprocess.batch_message import Built
 from sits_protos.v1.link_pb2 import ResultHeader
 from sits_scheduling.batching import CloseReason
@@ -20,12 +20,10 @@ class EngineMetrics:
         )
         self._copies = PayloadCopies(registry)
         self._closed = {reason: closed.labels(reason.name.lower()) for reason in CloseReason}
-        self._requests = Histogram(
-            "sits_batch_requests", "Requests in a batch", buckets=_SIZES, registry=registry
+        self._requests = PlainHistogram(
+            "sits_batch_requests", "Requests in a batch", _SIZES, registry
         )
-        self._rows = Histogram(
-            "sits_batch_rows", "Rows in a batch", buckets=_SIZES, registry=registry
-        )
+        self._rows = PlainHistogram("sits_batch_rows", "Rows in a batch", _SIZES, registry)
         refused = Counter(
             "sits_preprocess_refused", "Requests refused at once, by why", ["reason"],
             registry=registry,
@@ -40,6 +38,7 @@ class EngineMetrics:
         self._refused[reason].inc()
 
     def closed(self, reason: CloseReason, requests: int, rows: int) -> None:
+        """Under the engine's lock."""
         self._closed[reason].inc()
         self._requests.observe(requests)
         self._rows.observe(rows)

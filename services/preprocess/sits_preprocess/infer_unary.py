@@ -7,6 +7,7 @@ from sits_core.clock import now_ns
 from sits_core.errors import SitsError
 from sits_preprocess.inference import Ask, Inference
 from sits_preprocess.oip.encoding import ResponseEncoder
+from sits_preprocess.oip.known import Beginnings
 from sits_preprocess.oip.reading import OipMessage
 from sits_preprocess.oip.result import Result
 from sits_preprocess.transport.call import Arrivals, Call, run_batched
@@ -20,7 +21,7 @@ class InferUnary:
 
     def __init__(self, inference: Inference, readers: Executor) -> None:
         self._inference, self._readers = inference, readers
-        self._encode = ResponseEncoder()
+        self._encode, self._beginnings = ResponseEncoder(), Beginnings()
 
     def take(self, arrivals: Arrivals) -> None:
         small = [arrival for arrival in arrivals if len(arrival[0]) < SLOW_BYTES]
@@ -42,7 +43,12 @@ class InferUnary:
                 call.fail(error)
                 continue
             asks.append(
-                Ask(OipMessage(message), origin, len(message), partial(self._respond, call))
+                Ask(
+                    OipMessage(message, self._beginnings),
+                    origin,
+                    len(message),
+                    partial(self._respond, call),
+                )
             )
             calls.append(call)
         requests = self._inference.start(asks, now_ns())

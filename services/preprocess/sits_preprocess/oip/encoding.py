@@ -41,10 +41,10 @@ class ResponseEncoder:
         parts: list[bytes | memoryview] = [around.before]
         if result.id:
             text = result.id.encode()
-            parts += (_lead(_ID, len(text)), text)
+            parts += (lead(_ID, len(text)), text)
         parts.append(around.behind)
         for output in outputs:
-            parts += (_lead(_RAW, len(output.data)), output.data)
+            parts += (lead(_RAW, len(output.data)), output.data)
         return b"".join(parts)
 
     def _learn(self, key: Hashable, result: Result) -> _Around:
@@ -63,7 +63,7 @@ class ResponseEncoder:
 
 
 @lru_cache(maxsize=4096)
-def _lead(field: int, length: int) -> bytes:
+def lead(field: int, length: int) -> bytes:
     """What stands before the content of a field with a length."""
     lead = bytearray((field << 3 | 2,))
     while length > 0x7F:

@@ -1,12 +1,15 @@
 """`inference.ModelInferRequest` to a draft: where each input's data is, and in which form."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from sits_core.errors import InvalidArgument
 from sits_preprocess.oip.contents import pack
+from sits_preprocess.oip.draft import Draft
+from sits_preprocess.oip.known import Beginnings
 from sits_preprocess.oip.limits import (
     MAX_ID_CHARS,
     MAX_PARAMETERS,
@@ -29,6 +32,7 @@ from sits_preprocess.shared_memory import Regions
 from sits_protos.oip.grpc_service_pb2 import ModelInferRequest
 
 Input = ModelInferRequest.InferInputTensor
+Learn = Callable[[ModelInferRequest, Signature, TensorData], None]
 
 _TENANT: Final = TENANT.encode()
 _PARAMETERS_WITHIN: Final = 4096
@@ -48,14 +52,16 @@ def parse(message: bytes) -> ModelInferRequest:
 class OipDraft:
     """A parsed request."""
 
-    __slots__ = ("_raw", "_request", "_tensors", "id", "model", "version")
+    __slots__ = ("_learn", "_raw", "_request", "_tensors", "id", "model", "version")
 
-    def __init__(self, request: ModelInferRequest) -> None:
-        """Raises `InvalidArgument` when the request declares more than the limits allow."""
+    def __init__(self, request: ModelInferRequest, learn: Learn | None = None) -> None:
+        """Raises `InvalidArgument` when the request declares more than the limits allow. `learn`
+        hears of it when it is of the common kind, and of one input."""
         tensors, raw = request.inputs, request.raw_input_contents
         _check_counts(len(tensors), len(raw), len(request.outputs))
         # As lists: a message's own containers are several times slower to go through.
         self._request, self._tensors, self._raw = request, tensors[:], raw[:]
+        self._learn = learn
         self.id, self.model = request.id, request.model_name
         self.version = request.model_version
         if self.id:
@@ -68,6 +74,8 @@ class OipDraft:
     def inputs(self, signature: Signature, regions: Regions) -> tuple[TensorData, ...]:
         plain = _plain_inputs(self._tensors, self._raw, signature)
         if plain is not None:
+            if self._learn is not None and len(plain) == 1:
+                self._learn(self._request, signature, plain[0])
             return plain
         return _any_inputs(self._tensors, self._raw, signature, regions)
 
@@ -79,10 +87,11 @@ class OipDraft:
 class OipMessage:
     """A `ModelInferRequest` as it came."""
 
-    __slots__ = ("_message",)
+    __slots__ = ("_beginnings", "_message")
 
-    def __init__(self, message: bytes) -> None:
-        self._message = message
+    def __init__(self, message: bytes, beginnings: Beginnings | None = None) -> None:
+        """What `beginnings` know is not parsed again."""
+        self._message, self._beginnings = message, beginnings
 
     def names(self) -> tuple[str, str] | None:
         """From the message's first two fields; None when these are not name and version."""
@@ -93,8 +102,17 @@ class OipMessage:
         version, _ = _text(message, position, ModelInferRequest.MODEL_VERSION_FIELD_NUMBER)
         return (name, version) if name else None
 
-    def read(self) -> OipDraft:
+    def read(self) -> Draft:
         """Raises `InvalidArgument` when it is no request, or declares more than limits allow."""
+        beginnings = self._beginnings
+        if beginnings is None:
+            return self._whole()
+        known = beginnings.find(self._message, self._whole)
+        if known is not None:
+            return known
+        return OipDraft(parse(self._message), partial(beginnings.learn, self._message))
+
+    def _whole(self) -> Draft:
         return OipDraft(parse(self._message))
 
 
