@@ -27,7 +27,15 @@ _BY_CODE: Final = {
     15: Outcome.FAULT,  # DATA_LOSS
 }
 _BACK_PRESSURE: Final = frozenset(
-    {"QUEUE_FULL", "DRAINING", "SHUTTING_DOWN", "NO_EXECUTOR", "MODEL_NOT_READY", "STALE_PAYLOAD"}
+    {
+        "QUEUE_FULL",
+        "TENANT_MEMORY_FULL",
+        "DRAINING",
+        "SHUTTING_DOWN",
+        "NO_EXECUTOR",
+        "MODEL_NOT_READY",
+        "STALE_PAYLOAD",
+    }
 )
 """Reasons of UNAVAILABLE that tell of load or of an orderly end, not of a broken executor."""
 

@@ -19,13 +19,14 @@ def threads_per_instance(available: int, instances: int) -> int:
 def _quota(root: Path) -> float | None:
     """The smallest quota from our cgroup up to the root, in CPUs; None = unlimited."""
     base = root / "sys/fs/cgroup"
-    own = base / _cgroup_path(root).lstrip("/")
+    own = base / cgroup_path(root).lstrip("/")
     folders = [own, *own.parents] if own.is_relative_to(base) else [base]
     found = [_cpu_max(folder) for folder in folders if folder.is_relative_to(base)]
     return min((quota for quota in found if quota is not None), default=None)
 
 
-def _cgroup_path(root: Path) -> str:
+def cgroup_path(root: Path) -> str:
+    """Of this process in cgroup v2; empty when it is in none."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -20,6 +20,7 @@ from sits_executor.contract import Contract
 from sits_executor.cpu_quota import cpus
 from sits_executor.device import is_gpu
 from sits_executor.drain import refuse_waiting
+from sits_executor.gangs import GangChooser
 from sits_executor.identity import Identity
 from sits_executor.listener import ExecuteListener
 from sits_executor.metrics import Metrics, ModelMetrics
@@ -38,6 +39,7 @@ from sits_executor.streams.collector import StreamCollector
 from sits_executor.streams.model import StreamModel
 from sits_executor.streams.runner import StreamRunner
 from sits_executor.streams.scheduler import StreamScheduler
+from sits_executor.tenancy.opening import open_tenancy
 from sits_protos.v1.link_pb2 import ModelEntry
 from sits_scheduling.watermarks import Precision
 
@@ -86,6 +88,8 @@ class Executor:
         self.listener = ExecuteListener(
             self.catalog, payloads, self._metrics, identity.id, settings.max_message_bytes
         )
+        self._tenancy = open_tenancy(settings)
+        self.listener.tenant_memory = self._tenancy.memory
         self.up = True
         self.reachable: Callable[[bool], object] = lambda up: None
         self.manager = self._manager(settings, registry)
@@ -101,6 +105,7 @@ class Executor:
         for model in self.catalog.loaded():
             model.close()
         self.scheduler.stop()
+        self._tenancy.close()
         self.manager.close()
 
     def _manager(self, settings: ExecutorSettings, registry: CollectorRegistry) -> ModelManager:
@@ -131,12 +136,14 @@ class Executor:
             self.catalog.find,
             lambda model: self._metrics.of(model).timed,
             self._serve_streams,
+            lanes=self._tenancy.lanes,
             threads=settings.executor_threads or cpus(),
             on_gpu=is_gpu(self.identity.device),
             default_max_batch=settings.executor_default_max_batch,
             queue_batches=settings.executor_queue_batches,
             gpu_memory_bytes=settings.executor_gpu_memory_bytes,
             staging=self._staging,
+            choose_gang=GangChooser(settings, self.identity.id),
         )
 
     def _make_runner(self, contract: Contract, backend: Backend) -> RunBatch:

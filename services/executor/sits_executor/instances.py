@@ -1,7 +1,8 @@
 """The threads that run batches of one model version, one for each instance."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -11,8 +12,17 @@ from sits_executor.queue import BatchQueue
 log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Instances for some batches only; `enter` is called by each of their threads."""
+
+    name: str
+    enter: Callable[[], object]
+    wanted: Callable[[Batch], bool]
+
+
 class Instances:
-    """Each takes the next batch when it has finished one.
+    """Each takes the next batch when it has finished one. With `lanes`, each lane has as many.
 
     Closing the queue lets what was accepted finish; then the last thread calls `closed`.
     """
@@ -24,12 +34,17 @@ class Instances:
         queue: BatchQueue,
         run: Callable[[Batch], None],
         closed: Callable[[], None],
+        lanes: Sequence[Lane] = (),
     ) -> None:
         self._queue, self._run, self._closed = queue, run, closed
-        self._alive = count
+        each: list[Lane | None] = [*lanes] or [None]
+        self._alive = count * len(each)
         self._lock = threading.Lock()
         self._threads = [
-            threading.Thread(target=self._work, name=f"{name} #{index}", daemon=True)
+            threading.Thread(
+                target=self._work, args=(lane,), name=_thread_name(name, index, lane), daemon=True
+            )
+            for lane in each
             for index in range(count)
         ]
 
@@ -37,8 +52,10 @@ class Instances:
         for thread in self._threads:
             thread.start()
 
-    def _work(self) -> None:
-        while (batch := self._queue.read()) is not None:
+    def _work(self, lane: Lane | None) -> None:
+        if lane is not None:
+            self._enter(lane)
+        while (batch := self._next(lane)) is not None:
             try:
                 self._run(batch)
             except Exception:  # the thread must outlive whatever escaped
@@ -49,5 +66,19 @@ class Instances:
         if last:
             self._closed()
 
+    def _enter(self, lane: Lane) -> None:
+        """A thread that cannot runs nevertheless: it was tried when the process started."""
+        try:
+            lane.enter()
+        except Exception:  # whoever takes the cgroup away meanwhile
+            log.exception("instance.outside_lane", lane=lane.name)
+
+    def _next(self, lane: Lane | None) -> Batch | None:
+        return self._queue.read() if lane is None else self._queue.read_only(lane.wanted)
+
     def __repr__(self) -> str:
         return f"<Instances {self._alive} alive, {self._queue!r}>"
+
+
+def _thread_name(name: str, index: int, lane: Lane | None) -> str:
+    return f"{name} #{index}" if lane is None else f"{name} {lane.name} #{index}"

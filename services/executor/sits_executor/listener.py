@@ -17,6 +17,7 @@ from sits_executor.metrics import Metrics
 from sits_executor.payloads import Payloads
 from sits_executor.repository.catalog import Catalog
 from sits_executor.session import Session
+from sits_executor.tenancy.memory import TenantMemory
 from sits_protos.v1.control_pb2 import PeerState
 from sits_protos.v1.link_pb2 import BatchHeader, Cancel, Hello, LinkMessage, Release
 
@@ -41,6 +42,7 @@ class ExecuteListener:
     ) -> None:
         self._catalog, self._payloads, self._metrics = catalog, payloads, metrics
         self._instance, self._max_message_bytes = instance, max_message_bytes
+        self.tenant_memory: TenantMemory | None = None
         self._sessions: dict[Link, Session] = {}
         self._numbers = count(1)
         self._lock = threading.Lock()
@@ -59,12 +61,15 @@ class ExecuteListener:
             session = self._sessions.pop(link)
             self._metrics.links.set(len(self._sessions))
         session.cancel_all()
-        dropped = sum(
-            len(model.queue.remove(lambda batch: batch.holder == session.holder))
+        dropped = [
+            batch
             for model in self._catalog.loaded()
-        )
+            for batch in model.queue.remove(lambda batch: batch.holder == session.holder)
+        ]
+        if self.tenant_memory is not None:
+            self.tenant_memory.drop(dropped)
         self._payloads.release_all(session.holder)
-        log.info("link.closed", peer=link.peer, reason=reason, dropped_batches=dropped)
+        log.info("link.closed", peer=link.peer, reason=reason, dropped_batches=len(dropped))
 
     def received(self, link: Link, message: bytes) -> None:
         session = self._sessions[link]
@@ -147,7 +152,10 @@ class ExecuteListener:
             batch.answer(whole_failure(batch.header, error, self._instance, stages))
 
     def _write(self, batch: Batch) -> None:
-        """Raises `NotFound` or `Unavailable`."""
+        """Raises `NotFound`, `Unavailable` or `ResourceExhausted`."""
+        if self.tenant_memory is not None:
+            model = self._catalog.find(batch.header.model, batch.header.version)
+            self.tenant_memory.admit(batch, model.contract)
         for _ in range(2):
             model = self._catalog.find(batch.header.model, batch.header.version)
             if model.queue.write(batch).accepted:

@@ -49,6 +49,7 @@ class BatchQueue:
         self._heap: list[tuple[Rank, Batch]] = []
         self._arrivals = count()
         self._closed = False
+        self._readers = 1
         self._ready = threading.Condition()
 
     def write(self, batch: Batch) -> Pressure:
@@ -60,7 +61,7 @@ class BatchQueue:
             heapq.heappush(self._heap, (place, batch))
             self._hold(batch.rows)
             self.arrivals += 1
-            self._ready.notify()
+            self._ready.notify(self._readers)
             pressure = Pressure(True, self.level)
         self.written()
         return pressure
@@ -77,6 +78,21 @@ class BatchQueue:
         with self._ready:
             self._ready.wait_for(lambda: self._heap or self._closed)
             return self._pop()[1] if self._heap else None
+
+    def read_only(self, wanted: Callable[[Batch], bool]) -> Batch | None:
+        """As `read`, for a reader that takes certain batches only; None once closed and without
+        any of them."""
+        with self._ready:
+            self._readers += 1
+            self._ready.wait_for(lambda: self._closed or any(wanted(b) for _, b in self._heap))
+            self._readers -= 1
+            found = min((entry for entry in self._heap if wanted(entry[1])), default=None)
+            if found is None:
+                return None
+            self._heap.remove(found)
+            heapq.heapify(self._heap)
+            self._hold(-found[1].rows)
+            return found[1]
 
     def head(self) -> Rank | None:
         """Of what would be taken next. Another reader may be faster."""

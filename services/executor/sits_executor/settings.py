@@ -68,6 +68,21 @@ class ExecutorSettings(Settings):
         description="samples of one model that may wait, at single precision; half as many "
         "staged, a quarter on the GPU",
     )
+    executor_tenant_shares: str = Field(
+        default="gold=50,silver=30,bronze=20",
+        description="percent of SITS_EXECUTOR_TENANT_MEMORY_BYTES, and of the CPUs, for each "
+        "class of tenants",
+    )
+    executor_tenant_memory_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="memory that batches of all tenants may take at once, divided by their "
+        "shares; 0 = not divided",
+    )
+    executor_cpu_shares: bool = Field(
+        default=False,
+        description="divide the CPUs among classes of tenants by cgroup v2, which must be writable",
+    )
     executor_hang_s: float = Field(
         default=60.0, gt=0, le=3600, description="a run on a GPU that takes longer hangs"
     )

@@ -1,20 +1,20 @@
 """Turns a model's folder into loaded versions: configuration, backend, checks, warm-up, threads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from sits_core import pipeline as pipelines
 from sits_core.pipeline import Pipeline, PipelineError
-from sits_executor.backends.base import Backend, LoadError, LoadSpec
+from sits_executor.backends.base import Backend, ChooseGang, LoadError, LoadSpec, no_gang
 from sits_executor.backends.budget import Budget
 from sits_executor.backends.choice import Choice, choose
 from sits_executor.backends.streamed import StreamBackend
 from sits_executor.batch import Batch
 from sits_executor.contract import Contract, contract_of
 from sits_executor.cpu_quota import threads_per_instance
-from sits_executor.instances import Instances
+from sits_executor.instances import Instances, Lane
 from sits_executor.pipelines.opening import NO_BACKEND, Find, Ran, open_pipeline
 from sits_executor.queue import BatchQueue
 from sits_executor.repository import given as given_config
@@ -68,18 +68,21 @@ class Loader:
         ran: Ran,
         serve_streams: ServeStreams,
         *,
+        lanes: Sequence[Lane] = (),
         threads: int,
         on_gpu: bool,
         default_max_batch: int,
         queue_batches: int,
         gpu_memory_bytes: int = 0,
         staging: Budget | None = None,
+        choose_gang: ChooseGang = no_gang,
     ) -> None:
         self._make_runner, self._find, self._ran = make_runner, find, ran
-        self._serve_streams = serve_streams
+        self._serve_streams, self._lanes = serve_streams, lanes
         self._threads, self._on_gpu = threads, on_gpu
         self._default_max_batch, self._queue_batches = default_max_batch, queue_batches
         self._gpu_memory_bytes, self._staging = gpu_memory_bytes, staging or Budget()
+        self._choose_gang = choose_gang
 
     def plan(self, folder: ModelFolder, config_json: str) -> Plan:
         """Reads the configuration only. Raises `LoadError`."""
@@ -153,6 +156,7 @@ class Loader:
             queue,
             self._make_runner(contract, backend),
             shared.release,
+            self._lanes,
         ).start()
         return LoadedModel(entry, contract, shared, queue)
 
@@ -168,6 +172,7 @@ class Loader:
             gpu=plan.placement.gpu,
             gpu_memory_bytes=self._gpu_memory_bytes,
             staging=self._staging,
+            gang=self._choose_gang,
         )
 
 
