@@ -390,6 +390,18 @@ def test_after_a_refusal_others_are_foreseen_until_there_is_room_again() -> None
     world.engine.stop()
 
 
+def test_a_tenant_that_fills_the_queue_is_told_to_slow_down() -> None:
+    world = World(preprocess_max_queue=64, preprocess_producer_rate="adaptive_quota")
+    world.link(window=1)
+    for number in range(200):
+        world.submit(f"b{number}", tenant="bronze")
+    told = [answers[0].error for answers in world.answers.values()]
+    assert told
+    assert {error.reason for error in told if error} <= {"PRODUCER_RATE_EXCEEDED", "QUEUE_FULL"}
+    assert any(e.reason == "PRODUCER_RATE_EXCEEDED" and e.retry_after_ms for e in told if e)
+    world.engine.stop()
+
+
 def test_work_that_nobody_serves_is_refused_after_a_while(world: World) -> None:
     link = world.link()
     world.credit(link, 0)

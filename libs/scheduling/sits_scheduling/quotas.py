@@ -18,6 +18,7 @@ class Reason(StrEnum):
     DEADLINE = "DEADLINE_UNREACHABLE"
     WAIT = "PREDICTED_WAIT_TOO_LONG"
     SHED = "SHED_UNDER_OVERLOAD"
+    PRODUCER = "PRODUCER_RATE_EXCEEDED"
 
 
 class Refusal(NamedTuple):

@@ -18,6 +18,7 @@ _TEXTS: Final = {
     Reason.QUOTA_RATE: "the tenant's rate quota is used up",
     Reason.QUOTA_WAITING: "the tenant's quota of waiting requests is used up",
     Reason.WAIT: "the predicted wait is too long",
+    Reason.PRODUCER: "the model's queue is long, and the tenant's part of it is used up for now",
     Reason.SHED: "the tenant's tier is refused while the mesh is overloaded",
 }
 

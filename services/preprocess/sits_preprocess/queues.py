@@ -11,6 +11,7 @@ from sits_preprocess.engine_metrics import EngineMetrics
 from sits_preprocess.expiry import Expiry
 from sits_preprocess.gates import Gates, Refused, refused
 from sits_preprocess.outbox import Outbox, Outgoing
+from sits_preprocess.producers import Producers
 from sits_preprocess.request import ModelKey, Request
 from sits_preprocess.settings import PreprocessSettings
 from sits_scheduling.batching import BatchPolicy
@@ -43,6 +44,8 @@ class Queues:
         self._shed: frozenset[Tier] = frozenset()
         self._judges_all = self._gates is not None and self._gates.quotas
         self._batchers: dict[ModelKey, ModelBatcher] = {}
+        self._rate = settings.preprocess_producer_rate
+        self._producers: dict[ModelKey, Producers] = {}
         self.open: set[Request] = set()
         self.expiry = Expiry()
         self.refusing_until_ns = 0
@@ -69,6 +72,8 @@ class Queues:
         if refusal is not None:
             return refusal
         batcher.add(request)
+        if self._producers:
+            self._producers[request.model, request.version].put(request)
         self.open.add(request)
         if request.deadline is not None:
             self.expiry.add(request)
@@ -87,11 +92,21 @@ class Queues:
         refusal: SitsError | None = None
         if batcher.full:
             refusal = QUEUE_FULL
+        elif self._producers and (fast := self._too_fast(batcher, request, now)):
+            refusal = fast
         elif self._judges_all or 0 < request.deadline_ns < self._sure_ns(batcher, request, now):
             refusal = self._judge(batcher, request, now)
         if refusal is not None:
             self.refusing_until_ns = now + REFUSING_NS
         return refusal
+
+    def _too_fast(self, batcher: ModelBatcher, request: Request, now: int) -> SitsError | None:
+        producers = self._producers[request.model, request.version]
+        refusal = producers.judge(request, len(batcher), now)
+        if refusal is None:
+            return None
+        self._metrics.refused(refusal.reason)
+        return refused(refusal)
 
     # out
 
@@ -174,6 +189,9 @@ class Queues:
                 self._policy(known), max_queue_of(known, settings), self._tenants, gate
             )
             self._batchers[model] = batcher
+            if self._rate != "off":
+                limit = max_queue_of(known, settings)
+                self._producers[model] = Producers(self._rate, self._tenants, limit)
         return batcher
 
     def _policy(self, model: Model) -> BatchPolicy:

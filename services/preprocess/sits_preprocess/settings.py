@@ -136,6 +136,11 @@ class PreprocessSettings(Settings):
         ge=1,
         description="requests of one model that may wait; a model's max_queue_size wins",
     )
+    preprocess_producer_rate: Literal["off", "fixed_slices", "adaptive_quota"] = Field(
+        default="off",
+        description="how fast each tenant may fill a model's queue that is more than three eighths "
+        "full: in turns of 1 ms, or by a quota that follows the queue's watermarks",
+    )
     preprocess_admission: bool = Field(
         default=True,
         description="refuse at once what cannot meet its deadline, is over its tenant's quota, or "
