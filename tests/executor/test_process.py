@@ -105,18 +105,6 @@ def test_a_bind_to_all_addresses_is_advertised_by_host_name() -> None:
     assert address(settings).endswith(":8020")
 
 
-def test_the_readme_lists_exactly_the_settings_there_are() -> None:
-    readme = (SERVICE.parent / "README.md").read_text()
-    row = re.compile(r"^\| `(SITS_EXECUTOR_\w+)` \| (?:`([^`]*)` )?\|", re.MULTILINE)
-    listed = dict(row.findall(readme))
-    own = {
-        f"SITS_{name.upper()}": str(field.default)
-        for name, field in ExecutorSettings.model_fields.items()
-        if name.startswith("executor_")
-    }
-    assert listed == own
-
-
 def test_settings_come_from_the_environment() -> None:
     settings = load(ExecutorSettings, "executor", {})
     assert settings.executor_bind == "127.0.0.1:8020"
