@@ -283,7 +283,8 @@ def test_compose_and_chart_name_the_same_settings(compose: dict[str, Any], rende
     own = {
         "SITS_ADVERTISE_HOST", "SITS_EXECUTOR_ADVERTISE", "SITS_PREPROCESS_MAX_CONNECTION_AGE_S",
         "SITS_REDIS_PREFIX", "SITS_EXECUTOR_MODEL_REPOSITORY", "SITS_LOG_LEVEL",
-        "SITS_TRACE_RATIO", "SITS_DISPATCHER_STRATEGY", "SITS_DISPATCHER_SLO_MS", "SITS_PREPROCESS_TRANSPORT",
+        "SITS_TRACE_RATIO", "SITS_DISPATCHER_STRATEGY", "SITS_DISPATCHER_SLO_MS",
+        "SITS_PREPROCESS_TRANSPORT",
     }  # fmt: skip
     for service in SERVICES:
         described = compose["services"]["executor-1" if service == "executor" else service]

@@ -20,6 +20,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from sits_cli.ports import free_ports
+from sits_cli.testing_load import Load, StreamLoad
 from sits_core.testing import wait_until
 
 pytestmark = [
@@ -176,6 +177,23 @@ def test_a_killed_executor_loses_nothing(compose: Compose) -> None:
         for thread in threads:
             thread.join()
     assert set(outcomes) == {"ok"}
+
+
+def test_restarts_behind_the_front_door_fail_no_request(compose: Compose) -> None:
+    """One after the other, under 50 requests/s and 10 streams, which stay open."""
+    with (
+        Load(compose.front, clients=10, pause_s=0.2) as unary,
+        StreamLoad(compose.front, clients=10, pause_s=0.5) as streams,
+    ):
+        for service in ("executor-1", "executor-2", "topology", "dispatcher", "redis"):
+            unary.wait_for_more(100, 60)
+            compose("restart", service)
+            compose("up", "-d", "--wait", "--no-deps", service)
+        unary.wait_for_more(100, 60)
+        streams.wait_for_more(20, 60)
+    assert unary.all_right, unary
+    assert streams.all_right, streams
+    assert streams.ended == 0
 
 
 def test_services_find_each_other_again_in_any_order(compose: Compose, client) -> None:
