@@ -42,6 +42,8 @@ def reaching(breaker: Breaker, now: int, requests: int = 50) -> list[Permit]:
         (14, "DRAINING", Outcome.BACK_PRESSURE),
         (14, "", Outcome.FAULT),
         (13, "", Outcome.FAULT),
+        (13, "DEVICE_LOST", Outcome.CLIENT_ERROR),
+        (14, "DEVICE_LOST", Outcome.FAULT),
         (4, "", Outcome.LATE),
         (1, "", Outcome.CANCELLED),
     ],

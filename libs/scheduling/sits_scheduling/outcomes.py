@@ -39,6 +39,10 @@ _BACK_PRESSURE: Final = frozenset(
 )
 """Reasons of UNAVAILABLE that tell of load or of an orderly end, not of a broken executor."""
 
+RUN_LOST: Final = (13, "DEVICE_LOST")
+"""INTERNAL: under way when a device failed for good. It may be the cause, and would take one
+executor after the other with it."""
+
 
 def classify(code: int, reason: str = "") -> Outcome:
     """From a gRPC status code and our machine-readable reason.
@@ -49,4 +53,6 @@ def classify(code: int, reason: str = "") -> Outcome:
     """
     if reason in _BACK_PRESSURE:
         return Outcome.BACK_PRESSURE
+    if (code, reason) == RUN_LOST:
+        return Outcome.CLIENT_ERROR
     return _BY_CODE.get(code, Outcome.CLIENT_ERROR)

@@ -411,6 +411,13 @@ def test_a_device_lost_at_the_launch_answers_that_batch_too(device: Device) -> N
     assert len(device.lost) == 1
 
 
+def test_a_device_lost_before_any_model_is_on_streams_is_told_at_once() -> None:
+    device = Device()
+    for _ in range(2):
+        device.scheduler.lose(DeviceLost("gone"))
+    assert len(device.lost) == 1
+
+
 def test_a_run_that_never_ends_is_a_lost_device() -> None:
     device = Device(hang_s=5)
     backend = FakeStreams()

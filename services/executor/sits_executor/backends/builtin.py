@@ -20,6 +20,7 @@ from sits_executor.backends.base import (
     Parameters,
     Signature,
 )
+from sits_executor.backends.streamed import DeviceLost
 
 Function = Callable[[LoadSpec, Arrays, Parameters], Arrays]
 
@@ -90,6 +91,14 @@ def fail_on(spec: LoadSpec, inputs: Arrays, parameters: Parameters) -> Arrays:
     return identity(spec, inputs, parameters)
 
 
+def lose_device(spec: LoadSpec, inputs: Arrays, parameters: Parameters) -> Arrays:
+    """Identity, but an element that equals `value` is what a sticky error of a GPU is."""
+    value = spec.parameter("value", "666")
+    if any(_contains(array, value) for array in inputs.values()):
+        raise DeviceLost(f"found the value {value}, at which the device is lost")
+    return identity(spec, inputs, parameters)
+
+
 def echo_parameter(spec: LoadSpec, inputs: Arrays, parameters: Parameters) -> Arrays:
     """[rows, 1] BYTES: the request parameter named by `key`, as text; empty when not given."""
     text = str(parameters.get(spec.parameter("key", "k"), "")).encode()
@@ -145,7 +154,7 @@ _LAYOUTS: Final[Mapping[str, Callable[[Array], Array]]] = {
 FUNCTIONS: Final[Mapping[str, Function]] = {
     function.__name__: function
     for function in (
-        identity, sleep, row_sum, fail_on, echo_parameter,
+        identity, sleep, row_sum, fail_on, lose_device, echo_parameter,
         wrong_rows, wrong_type, wrong_shape, no_output, layout,
     )
 }  # fmt: skip

@@ -85,9 +85,12 @@ class StreamScheduler:
 
     def lose(self, error: DeviceLost) -> None:
         """Somebody else saw that the device is lost; the thread ends what it holds."""
-        if self.lost is None:
-            self.lost = error
-        self.wake()
+        with self._changes:
+            first, self.lost = self.lost is None, self.lost or error
+        if self._thread is not None:
+            self.wake()
+        elif first:
+            self._lose(error)
 
     def turn(self) -> bool:
         """One round of looking and launching. Whether anything happened."""
@@ -151,8 +154,7 @@ class StreamScheduler:
 
     def _lose(self, error: DeviceLost) -> None:
         """Answer everything that was under way; what waits is refused by who is told."""
-        first, self.lost = self.lost is None or not self._stopped, error
-        self._stopped = True
+        first, self._stopped, self.lost = not self._stopped, True, error
         for run in self.running:
             run.model.abandon(run.launched)
         self.running.clear()
