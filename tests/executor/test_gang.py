@@ -152,3 +152,25 @@ def test_a_closed_gang_leaves_no_process_behind(folder):
 def test_what_a_member_cannot_load_is_said(folder):
     with pytest.raises(LoadError, match="no registered module 'nobody'"):
         GangBackend(job(folder, module="nobody"), start_s=100, run_s=30)
+
+
+def test_an_executor_serves_a_gang_model_from_its_repository(linked, repository, folder):
+    """On the CPU, as `instance_group` says; the size is checked where it is read."""
+    from google.protobuf import text_format
+
+    from sits_executor.testing import arrays_of, batch, write_model
+
+    for name, size in (("parallel", "2"), ("odd", "3")):
+        made = config(gang_size=size)
+        made.name, made.backend, made.max_batch_size = name, "gang", 8
+        made.input[0].dims[:] = [8]
+        made.instance_group.add(kind="KIND_CPU", count=1)
+        weights = {"1/model.pt": (folder / "model.pt").read_bytes()}
+        write_model(repository, name, text_format.MessageToString(made), weights)
+    with linked() as (_, dispatcher):
+        dispatcher.wait_ready("parallel")
+        result = dispatcher.run(batch(1, "parallel", [{"input_ids": IDS}]))
+        expected = whole(folder)(torch.from_numpy(IDS)).detach().numpy()
+        assert np.allclose(arrays_of(result)["pooled"], expected, atol=1e-5)
+        (odd,) = [entry for entry in dispatcher.catalogs[-1].models if entry.name == "odd"]
+        assert "parameter 'gang_size' is '3', expected one of 2, 4, 8" in odd.reason

@@ -10,6 +10,7 @@ from sits_cli.commands import (
     bench,
     doctor,
     explain,
+    gang,
     infer,
     models,
     probe,
@@ -45,6 +46,7 @@ app.command("probe")(probe.probe)
 app.command("switch")(switch.switch)
 app.command("shadow")(shadow.shadow)
 app.command("explain")(explain.explain)
+app.command("gang")(gang.gang)
 app.command("doctor")(doctor.doctor)
 app.command("simulate")(simulate.simulate)
 app.command("bench", context_settings=bench.PASS_ON)(bench.bench)

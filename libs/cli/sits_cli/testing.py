@@ -6,7 +6,7 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from sits_core.errors import InvalidArgument, NotFound
+from sits_core.errors import InvalidArgument, NotFound, Unavailable
 from sits_core.rpc import Server
 from sits_protos.v1 import control_pb2 as pb
 from sits_protos.v1 import topology_pb2
@@ -23,6 +23,15 @@ class FakeControl(ControlServicer):
     service: str = "dispatcher"
     spans: list[pb.Span] = field(default_factory=list)
     explanations: list[pb.Explanation] = field(default_factory=list)
+    gangs: list[pb.Gang] = field(default_factory=list)
+
+    def ChooseGang(
+        self, request: pb.ChooseGangRequest, context: grpc.ServicerContext
+    ) -> pb.ChooseGangResponse:
+        found = [gang for gang in self.gangs if len(gang.devices) == request.size]
+        if not found:
+            raise Unavailable(f"no gang of {request.size} GPUs is free", reason="NO_GANG")
+        return pb.ChooseGangResponse(chosen=found[0], alternatives=found[1:])
 
     def GetState(
         self, request: pb.GetStateRequest, context: grpc.ServicerContext

@@ -84,6 +84,11 @@ class BaseControl(ControlServicer):
     ) -> pb.ExplainResponse:
         raise self._not_here("Explain")
 
+    def ChooseGang(
+        self, request: pb.ChooseGangRequest, context: grpc.ServicerContext
+    ) -> pb.ChooseGangResponse:
+        raise self._not_here("ChooseGang")
+
     def LoadModel(
         self, request: pb.LoadModelRequest, context: grpc.ServicerContext
     ) -> pb.LoadModelResponse:

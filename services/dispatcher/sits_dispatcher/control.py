@@ -13,6 +13,7 @@ from sits_core.errors import SitsError, Unavailable, from_rpc
 from sits_core.rpc import open_channel, token_metadata
 from sits_core.settings import Settings
 from sits_core.tracing import Tracer
+from sits_dispatcher.gangs import COLLECTIVE_BYTES, Wanted
 from sits_dispatcher.mesh import Mesh
 from sits_dispatcher.messages import explanation, shadow_report
 from sits_protos.v1 import control_pb2 as pb
@@ -91,6 +92,19 @@ class Control(BaseControl):
         limit = min(request.limit or DEFAULT_EXPLANATIONS, MAX_EXPLANATIONS)
         found = self._mesh.explain(request.request_id, limit)
         return pb.ExplainResponse(explanations=map(explanation, found))
+
+    def ChooseGang(
+        self, request: pb.ChooseGangRequest, context: grpc.ServicerContext
+    ) -> pb.ChooseGangResponse:
+        wanted = Wanted(
+            request.size, request.host, frozenset(request.among),
+            request.collective_bytes or COLLECTIVE_BYTES, request.holder,
+        )  # fmt: skip
+        chosen = self._mesh.choose_gang(wanted)
+        return pb.ChooseGangResponse(
+            chosen=pb.Gang(**chosen.gang._asdict()),
+            alternatives=[pb.Gang(**gang._asdict()) for gang in chosen.alternatives],
+        )
 
     def LoadModel(
         self, request: pb.LoadModelRequest, context: grpc.ServicerContext

@@ -1,6 +1,7 @@
 """The mesh as one dispatcher sees it: ties members, fronts, placement and registry together."""
 
 import math
+import random
 import threading
 from collections.abc import Callable, Mapping
 
@@ -13,6 +14,7 @@ from sits_dispatcher.catalog import credits_for
 from sits_dispatcher.dispatcher import Dispatcher
 from sits_dispatcher.executors import Executors
 from sits_dispatcher.fronts import Fronts
+from sits_dispatcher.gangs import Chosen, Gangs, Wanted
 from sits_dispatcher.governance import Governance, record
 from sits_dispatcher.job import Front
 from sits_dispatcher.messages import shadow_report
@@ -47,6 +49,7 @@ class Mesh:
         self._seen_strategies: Mapping[str, str] = {}
         self._unknown_devices = UnknownDevices()
         self._telling = threading.Lock()
+        self._gangs, self._choosing = Gangs(random.Random()), threading.Lock()  # noqa: S311 - ties
         self._leaving = False
         self.redis_age_s: Callable[[], float] = lambda: math.inf
         self.governance = governance
@@ -142,6 +145,13 @@ class Mesh:
     def set_shadow(self, strategy: str) -> ShadowReport | None:
         with self.dispatcher.lock:
             return self.dispatcher.placer.set_shadow(strategy)
+
+    def choose_gang(self, wanted: Wanted) -> Chosen:
+        """GPUs of one link domain, by the newest weights. Raises `Unavailable`, or
+        `InvalidArgument`."""
+        linked = {member.hello.id for member in self.executors.members()}
+        with self._choosing:
+            return self._gangs.choose(wanted, self.snapshots(), linked, now_ns() / 1e9)
 
     def explain(self, request_id: str, limit: int) -> list[Explanation]:
         with self.dispatcher.lock:

@@ -102,3 +102,11 @@ class ExecutorSettings(Settings):
         default=True,
         description="large inputs go through system shared memory to a Triton server on loopback",
     )
+    executor_gang_dispatcher: str = Field(
+        default="",
+        description="host:port of a dispatcher that chooses the GPUs of a model with `gang_size`",
+    )
+    executor_gang_devices: str = Field(
+        default="",
+        description="GPUs for such models by name, comma separated, instead of asking a dispatcher",
+    )

@@ -921,3 +921,102 @@ class MetricSample(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MetricSample: _TypeAlias = MetricSample  # noqa: Y015
+
+@_typing.final
+class ChooseGangRequest(_message.Message):
+    """GPUs of one host for work that needs several at once."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SIZE_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    AMONG_FIELD_NUMBER: _builtins.int
+    COLLECTIVE_BYTES_FIELD_NUMBER: _builtins.int
+    HOLDER_FIELD_NUMBER: _builtins.int
+    size: _builtins.int
+    """2, 4 or 8."""
+    host: _builtins.str
+    """Empty = any host."""
+    collective_bytes: _builtins.int
+    """Bytes of the all-reduce that it is chosen for; 0 = 64 MiB."""
+    holder: _builtins.str
+    """Who takes the gang: its devices go to nobody else while this asks again
+    within a minute, or is a linked executor. Empty = only to look.
+    """
+    @_builtins.property
+    def among(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Devices that come into question, as topology names them; empty = all GPUs."""
+
+    def __init__(
+        self,
+        *,
+        size: _builtins.int = ...,
+        host: _builtins.str = ...,
+        among: _abc.Iterable[_builtins.str] | None = ...,
+        collective_bytes: _builtins.int = ...,
+        holder: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["among", b"among", "collective_bytes", b"collective_bytes", "holder", b"holder", "host", b"host", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChooseGangRequest: _TypeAlias = ChooseGangRequest  # noqa: Y015
+
+@_typing.final
+class ChooseGangResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHOSEN_FIELD_NUMBER: _builtins.int
+    ALTERNATIVES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def chosen(self) -> Global___Gang: ...
+    @_builtins.property
+    def alternatives(self) -> _containers.RepeatedCompositeFieldContainer[Global___Gang]:
+        """Others, the best first."""
+
+    def __init__(
+        self,
+        *,
+        chosen: Global___Gang | None = ...,
+        alternatives: _abc.Iterable[Global___Gang] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chosen", b"chosen"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alternatives", b"alternatives", "chosen", b"chosen"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChooseGangResponse: _TypeAlias = ChooseGangResponse  # noqa: Y015
+
+@_typing.final
+class Gang(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
+    BOTTLENECK_GBPS_FIELD_NUMBER: _builtins.int
+    COLLECTIVE_US_FIELD_NUMBER: _builtins.int
+    host: _builtins.str
+    bottleneck_gbps: _builtins.float
+    """GB/s of the weakest link of its best ring."""
+    collective_us: _builtins.float
+    """Predicted time of the all-reduce."""
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        host: _builtins.str = ...,
+        devices: _abc.Iterable[_builtins.str] | None = ...,
+        bottleneck_gbps: _builtins.float = ...,
+        collective_us: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bottleneck_gbps", b"bottleneck_gbps", "collective_us", b"collective_us", "devices", b"devices", "host", b"host"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Gang: _TypeAlias = Gang  # noqa: Y015

@@ -84,6 +84,11 @@ class ControlStub(object):
                 request_serializer=sits__protos_dot_v1_dot_control__pb2.GetMetricsRequest.SerializeToString,
                 response_deserializer=sits__protos_dot_v1_dot_control__pb2.GetMetricsResponse.FromString,
                 _registered_method=True)
+        self.ChooseGang = channel.unary_unary(
+                '/sits.v1.Control/ChooseGang',
+                request_serializer=sits__protos_dot_v1_dot_control__pb2.ChooseGangRequest.SerializeToString,
+                response_deserializer=sits__protos_dot_v1_dot_control__pb2.ChooseGangResponse.FromString,
+                _registered_method=True)
 
 
 class ControlServicer(object):
@@ -156,6 +161,13 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ChooseGang(self, request, context):
+        """dispatcher: GPUs in one link domain, by the published weights
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -208,6 +220,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.GetMetrics,
                     request_deserializer=sits__protos_dot_v1_dot_control__pb2.GetMetricsRequest.FromString,
                     response_serializer=sits__protos_dot_v1_dot_control__pb2.GetMetricsResponse.SerializeToString,
+            ),
+            'ChooseGang': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChooseGang,
+                    request_deserializer=sits__protos_dot_v1_dot_control__pb2.ChooseGangRequest.FromString,
+                    response_serializer=sits__protos_dot_v1_dot_control__pb2.ChooseGangResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -480,6 +497,33 @@ class Control(object):
             '/sits.v1.Control/GetMetrics',
             sits__protos_dot_v1_dot_control__pb2.GetMetricsRequest.SerializeToString,
             sits__protos_dot_v1_dot_control__pb2.GetMetricsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChooseGang(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sits.v1.Control/ChooseGang',
+            sits__protos_dot_v1_dot_control__pb2.ChooseGangRequest.SerializeToString,
+            sits__protos_dot_v1_dot_control__pb2.ChooseGangResponse.FromString,
             options,
             channel_credentials,
             insecure,

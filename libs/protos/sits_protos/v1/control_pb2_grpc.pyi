@@ -51,6 +51,8 @@ class ControlStub:
     """every service: spans in its memory ring"""
     GetMetrics: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetMetricsRequest, _control_pb2.GetMetricsResponse]
     """every service: numbers of its /metrics, for those who may not reach that port"""
+    ChooseGang: _grpc.UnaryUnaryMultiCallable[_control_pb2.ChooseGangRequest, _control_pb2.ChooseGangResponse]
+    """dispatcher: GPUs in one link domain, by the published weights"""
 
 @_typing.type_check_only
 class ControlAsyncStub(ControlStub):
@@ -72,6 +74,8 @@ class ControlAsyncStub(ControlStub):
     """every service: spans in its memory ring"""
     GetMetrics: _aio.UnaryUnaryMultiCallable[_control_pb2.GetMetricsRequest, _control_pb2.GetMetricsResponse]  # type: ignore[assignment]
     """every service: numbers of its /metrics, for those who may not reach that port"""
+    ChooseGang: _aio.UnaryUnaryMultiCallable[_control_pb2.ChooseGangRequest, _control_pb2.ChooseGangResponse]  # type: ignore[assignment]
+    """dispatcher: GPUs in one link domain, by the published weights"""
 
 class ControlServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -150,5 +154,13 @@ class ControlServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.GetMetricsResponse, _abc.Awaitable[_control_pb2.GetMetricsResponse]]:
         """every service: numbers of its /metrics, for those who may not reach that port"""
+
+    @_abc_1.abstractmethod
+    def ChooseGang(
+        self,
+        request: _control_pb2.ChooseGangRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.ChooseGangResponse, _abc.Awaitable[_control_pb2.ChooseGangResponse]]:
+        """dispatcher: GPUs in one link domain, by the published weights"""
 
 def add_ControlServicer_to_server(servicer: ControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
