@@ -7,6 +7,9 @@ import yaml
 from kubernetes_validate import validate
 from kubernetes_validate.utils import all_versions
 
+from sits_scheduling.tenant_file import parse_tenants
+from sits_scheduling.tenants import Tier
+
 OLDEST, NEWEST = "1.20.0", "1.37.0"
 VALUES = ["values.yaml", "ci/gpu.yaml", "ci/external-redis.yaml"]
 TOKENS = ['auth.meshToken="m"', 'auth.adminToken="a"', 'auth.redisPassword="r"']
@@ -125,6 +128,29 @@ def test_tokens_are_made_when_none_are_given(chart) -> None:
         len(text) == 40 and text != two["stringData"][name]
         for name, text in one["stringData"].items()
     )
+
+
+def test_tenants_reach_those_who_read_them_as_a_file_they_understand(chart) -> None:
+    found = chart.render("ci/external-redis.yaml", NEWEST)
+    text = found.of("ConfigMap")["mesh-sits-tenants"]["data"]["tenants.json"]
+    assert parse_tenants(text).of("search").tier is Tier.GOLD
+    for service in ("preprocess", "dispatcher", "executor"):
+        pod = found.pod(service)
+        (container,) = pod["containers"]
+        files = [e["value"] for e in container["env"] if e["name"] == "SITS_TENANTS_FILE"]
+        mounted = [m["mountPath"] for m in container["volumeMounts"] if m["name"] == "tenants"]
+        expected = service != "executor"
+        assert files == ["/sits/tenants/tenants.json"] * expected
+        assert mounted == ["/sits/tenants"] * expected
+
+
+def test_other_tenants_replace_the_pods_that_read_them(chart) -> None:
+    def mark(*sets: str) -> object:
+        found = chart.render("ci/external-redis.yaml", NEWEST, *sets)
+        template = found.of("Deployment")["mesh-sits-preprocess"]["spec"]["template"]
+        return template["metadata"]["annotations"]["sits/tenants"]
+
+    assert mark() != mark('tenants.default.tier="silver"')
 
 
 def test_clients_and_scrapers_may_be_named(chart) -> None:

@@ -209,6 +209,10 @@ lifecycle:
 prometheus.io/scrape: "true"
 prometheus.io/port: {{ .port | quote }}
 prometheus.io/scheme: {{ ternary "https" "http" (and (ne .root.Values.tls.existingSecret "") .root.Values.tls.metrics) }}
+{{- /* Read when a process starts: a change replaces the pods. */}}
+{{- if and .root.Values.tenants .tenants }}
+sits/tenants: {{ toJson .root.Values.tenants | sha256sum | trunc 16 | quote }}
+{{- end }}
 {{- with .values.podAnnotations }}
 {{ toYaml . }}
 {{- end }}
