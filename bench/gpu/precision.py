@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from prometheus_client import CollectorRegistry
 
+from gpu.rig import Setup
 from sits_bench import machine
 from sits_bench.bars import at_most_times
 from sits_bench.show import finish, main, options
@@ -49,13 +50,17 @@ PIPELINE: Final = "mixed"
 Way = Callable[[], Array]
 
 
-def figures(device: str = "cuda:0", *, quick: bool = False) -> list[Figure]:
+def measure(setup: Setup) -> list[Figure]:
+    return figures(setup.device, quick=setup.quick)
+
+
+def figures(device: str = "cuda", *, quick: bool = False) -> list[Figure]:
     """`device` "cpu" shows that it works and says nothing about GPUs; so do `quick` runs."""
     with opened(device) as executor:
-        return measure(executor, QUICK_RUNS if quick else RUNS)
+        return compared(executor, QUICK_RUNS if quick else RUNS)
 
 
-def measure(executor: Executor, runs: int) -> list[Figure]:
+def compared(executor: Executor, runs: int) -> list[Figure]:
     x = np.random.default_rng(1).standard_normal((ROWS, WIDTH), np.float32)
     ways = {
         "bare": bare(executor, x),
@@ -186,7 +191,7 @@ def step_config(precision: str, device: str) -> str:
         f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}\n'
         for key, value in options.items()
     )
-    kind = "KIND_CPU" if device == "cpu" else f"KIND_GPU gpus: {device.rpartition(':')[2]}"
+    kind = "KIND_CPU" if device == "cpu" else "KIND_GPU gpus: 0"
     return (
         f'backend: "pytorch" max_batch_size: {ROWS}\n{tensors(precision)}'
         f"instance_group {{ count: 1 kind: {kind} }}\n{parameters}"
@@ -216,7 +221,7 @@ def pipeline_config() -> str:
 
 def body() -> int:
     parser = options(__doc__)
-    parser.add_argument("--device", default="cuda:0", help="cpu = a dry run")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu = a dry run")
     given = parser.parse_args()
     found = figures(given.device, quick=given.quick)
     parameters = {

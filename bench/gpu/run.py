@@ -15,7 +15,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from gpu import beside, equal, faults, front_door, graph_memory, launch, machine, own_cost
+from gpu import (
+    beside,
+    equal,
+    faults,
+    front_door,
+    graph_memory,
+    launch,
+    machine,
+    own_cost,
+    precision,
+)
 from gpu.rig import Part, Setup
 from sits_bench.show import FAILED
 from sits_cli.commands.simulate import show
@@ -25,6 +35,7 @@ PARTS: Final[Mapping[str, Part]] = {
     "faults": faults.measure,
     "launch": launch.measure,
     "own_cost": own_cost.measure,
+    "precision": precision.measure,
     "beside": beside.measure,
     "graph_memory": graph_memory.measure,
     "equal": equal.measure,

@@ -29,7 +29,7 @@ def test_converting_at_every_step_converts_more_than_the_executor_does(executor:
 
 
 def test_every_figure_is_there_and_both_ways_give_the_same_numbers(executor: Executor) -> None:
-    found = {figure.figure.partition(":")[0]: figure for figure in precision.measure(executor, 3)}
+    found = {figure.figure.partition(":")[0]: figure for figure in precision.compared(executor, 3)}
     assert set(found) == {
         "precision", "precision.bare", "precision.merged", "precision.each", "precision.same",
     }  # fmt: skip

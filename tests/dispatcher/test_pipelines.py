@@ -249,6 +249,16 @@ def test_a_request_that_fails_at_a_step_goes_no_further_and_the_others_do() -> N
     assert world.idle()
 
 
+def test_when_all_requests_fail_at_a_step_the_others_are_not_begun() -> None:
+    world = World(SPREAD)
+    world.send([[1, 1]])
+    world.answer("one", np.zeros((0, 2)), failed={0: Error(code=13, message="bad row")})
+    assert [r.error.code for r in world.answered().results] == [13]
+    assert not world.answered().outputs
+    assert not world.executors["two"].batches()
+    assert world.idle()
+
+
 @pytest.mark.parametrize("at", ["one", "two"])
 def test_the_error_of_a_step_is_the_error_of_the_batch_and_names_the_step(at: str) -> None:
     world = World(SPREAD)

@@ -9,6 +9,8 @@ them share memory with them.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
+import structlog
+
 from sits_channel import wire
 from sits_channel.bounded import Pressure
 from sits_channel.pool_reader import PoolReader
@@ -31,6 +33,8 @@ from sits_protos.v1.link_pb2 import (
 )
 from sits_scheduling.explain import PathStep
 from sits_scheduling.paths import Later
+
+log = structlog.get_logger()
 
 _ACCEPTED = Pressure(True, 0.0)
 
@@ -115,6 +119,9 @@ class PipelineRun:
             self._go_on()
         except SitsError as error:
             self._fail(error.to_proto())
+        except Exception as error:  # an answer must go out whatever broke
+            log.exception("pipeline.broken", run=repr(self))
+            self._fail(Internal(f"dispatcher fault: {type(error).__name__}").to_proto())
         return _ACCEPTED
 
     def close(self) -> None:
@@ -223,8 +230,9 @@ class PipelineRun:
     def _finish(self) -> None:
         self._steps.ended(self)
         last = self._results[-1]
-        kept = [self._output(name, datatype) for name, datatype in self._plan.types.items()]
-        outputs = kept if self._alive else []
+        wanted = self._plan.types.items() if self._alive else ()
+        outputs = [self._output(name, datatype) for name, datatype in wanted]
+        self._release(list(self._held))
         header = ResultHeader(
             batch_id=self.batch_id, first_request=self.part.first,
             requests=len(self._requests), instance=last.instance, times=self._times(),

@@ -65,7 +65,7 @@ class Pipelines:
         ready = _ready(catalog)
         before, self._plans = self._plans, {}
         for entry in catalog.models:
-            if entry.state == ModelState.MODEL_STATE_UNAVAILABLE and entry.config:
+            if entry.state != ModelState.MODEL_STATE_READY and entry.config:
                 self._plan(entry, ready, before)
         return catalog
 

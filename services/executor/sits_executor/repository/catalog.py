@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from sits_core.errors import NotFound, Unavailable
+from sits_executor.repository.describe import announced_apart
 from sits_executor.repository.loaded import LoadedModel
 from sits_protos.v1.link_pb2 import Catalog as CatalogMessage
 from sits_protos.v1.link_pb2 import ModelEntry, ModelState
@@ -63,9 +64,13 @@ class Catalog:
             return CatalogMessage(models=self.entries(), revision=revision)
 
     def loading(self, name: str, versions: Iterable[str]) -> None:
-        """Versions that do not serve yet are LOADING; others go on serving."""
+        """Versions that do not serve yet are LOADING; others go on serving. What is announced of
+        a pipeline without its steps still is."""
         state = ModelState.MODEL_STATE_LOADING
-        self._mark(name, versions, state, "", even_if_serving=False)
+        for version in versions:
+            known = self._known.get((name, version))
+            like = announced_apart(known.entry) if known else None
+            self._mark(name, [version], state, "", like, even_if_serving=False)
 
     def failed(
         self, name: str, versions: Iterable[str], reason: str, like: ModelEntry | None = None
