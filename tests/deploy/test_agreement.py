@@ -188,7 +188,7 @@ def test_network_policies_let_in_who_calls_and_nobody_else(rendered: Any) -> Non
     closed = {port: found for port, found in callers.items() if found}
     assert closed == {
         8003: {"dispatcher", "test"},
-        8010: {"preprocess"},
+        8010: {"preprocess", "executor"},
         8020: {"dispatcher"},
         8030: {"dispatcher"},
         6379: set(SERVICES),
