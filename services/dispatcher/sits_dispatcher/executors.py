@@ -1,7 +1,7 @@
 """The links to executors: finds them, follows them coming and going, brings results back."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import grpc
@@ -14,6 +14,7 @@ from sits_channel.pool_probe import shares_memory
 from sits_channel.ring_files import Rings
 from sits_dispatcher.catalog import MergedCatalog
 from sits_dispatcher.dispatcher import Dispatcher
+from sits_dispatcher.memory_rows import row_limit
 from sits_protos.v1.link_pb2 import Catalog, Hello, ModelEntry, ModelState
 from sits_scheduling.candidates import Executor
 
@@ -50,6 +51,7 @@ class Executors:
         self._clients: dict[str, LinkClient] = {}
         self._members: dict[Link, Member] = {}
         self._catalog = MergedCatalog()
+        self._free: Mapping[str, int] = {}
         self._lock = threading.RLock()
         self.changed: Callable[[], object] = lambda: None
 
@@ -181,10 +183,30 @@ class Executors:
                 ready = entry.state == ModelState.MODEL_STATE_READY
                 table.serve(
                     executor_id, f"{entry.name}/{entry.version}",
-                    entry.slots if ready else 0, entry.instances, entry.micro_batch_rows,
+                    entry.slots if ready else 0, entry.instances, self._rows(member, entry),
                 )  # fmt: skip
             self._dispatcher.pump()
         self.changed()
+
+    def follow_memory(self, free: Mapping[str, int]) -> None:
+        """Free bytes by device: micro-batches of executors on them fit from now on."""
+        if free == self._free:
+            return
+        before, self._free = self._limits(), free
+        if self._limits() != before:
+            for member in self.members():
+                self._announced(member, Catalog(models=self.models_of(member.hello.id)))
+
+    def _limits(self) -> list[int]:
+        return [
+            self._rows(member, entry)
+            for member in self.members()
+            for entry in self.models_of(member.hello.id)
+        ]
+
+    def _rows(self, member: Member, entry: ModelEntry) -> int:
+        free = self._free.get(member.hello.device)
+        return entry.micro_batch_rows if free is None else row_limit(entry, free)
 
     def _serve_nothing(self, executor_id: str) -> None:
         with self._lock:

@@ -17,6 +17,7 @@ from sits_dispatcher.fronts import Fronts
 from sits_dispatcher.gangs import Chosen, Gangs, Wanted
 from sits_dispatcher.governance import Governance, record
 from sits_dispatcher.job import Front
+from sits_dispatcher.memory_rows import free_memory
 from sits_dispatcher.messages import shadow_report
 from sits_dispatcher.metrics import Metrics
 from sits_dispatcher.unknown_devices import UnknownDevices
@@ -104,6 +105,7 @@ class Mesh:
         if weights is not None:
             with self.dispatcher.lock:
                 self.dispatcher.table.set_affinity(weights)
+            self.executors.follow_memory(free_memory(self._weights.snapshots()))
         linked = [member.hello for member in self.executors.members()]
         self._unknown_devices.look(linked, self._weights.snapshots())
         with self.dispatcher.lock:

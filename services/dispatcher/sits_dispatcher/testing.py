@@ -21,13 +21,14 @@ from sits_scheduling.candidates import Executor, ExecutorTable
 from sits_scheduling.tenant_file import standard_tenants
 
 
-@dataclass
+@dataclass(eq=False)
 class Wire:
     """A peer that keeps what it was sent."""
 
     accepts: bool = True
     raw: list[bytes] = field(default_factory=list)
     closed: bool = False
+    peer: str = "peer:1"
 
     def write(self, message: bytes) -> Pressure:
         if self.accepts:
