@@ -1,6 +1,7 @@
 """Pipelines: what is refused at load, how the graph converts, and how steps come and go."""
 
 import threading
+import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -408,3 +409,31 @@ def test_a_batch_of_a_pipeline_reports_its_steps_and_isolates_bad_requests(
         error = mixed.results[1].error
         assert error.reason == "STEP_FAILED"
         assert error.message.startswith("model 'p' failed at step 1 (model 'a'): ValueError")
+
+
+def test_steps_after_the_last_caller_has_gone_do_not_run(
+    repository: Path, linked: Any, gate: Any
+) -> None:
+    """That the cancel has come shows in the answer to a batch that was sent after it."""
+    write_model(repository, "a", gate.config)
+    write_model(repository, "b", builtin_config("identity"))
+    write_model(repository, "p", pipeline_config([step("a", "x", "h"), step("b", "h", "y")]))
+    dispatcher: FakeDispatcher
+    with linked() as (running, dispatcher):
+        dispatcher.wait_ready("p")
+        before = runs(running.metrics_url, "b")
+        gate.close()
+        dispatcher.send(batch(1, "p", [x([1, 2]), x([3, 4])]))
+        gate.wait_for_run()
+        dispatcher.cancel(1)
+        dispatcher.run(batch(2, "b", [x([1, 2])]))
+        gate.open()
+        result = dispatcher.result(1)
+        assert [r.error.reason for r in result.results] == ["CANCELLED"] * 2
+        assert runs(running.metrics_url, "b") == before + 1, "that of batch 2"
+
+
+def runs(metrics_url: str, model: str) -> float:
+    page = urllib.request.urlopen(metrics_url).read().decode()  # noqa: S310 - our own
+    name = f'sits_executor_run_seconds_count{{model="{model}"}} '
+    return sum(float(line[len(name) :]) for line in page.splitlines() if line.startswith(name))

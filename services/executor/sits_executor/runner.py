@@ -15,7 +15,7 @@ from sits_executor.batch import Batch
 from sits_executor.contract import Contract
 from sits_executor.metrics import ModelMetrics
 from sits_executor.payloads import Payloads
-from sits_executor.pipelines.backend import StepFailed, Traced
+from sits_executor.pipelines.backend import GivenUp, PipelineBackend, StepFailed, Traced
 from sits_executor.results import BadResult, Columns
 from sits_executor.safe import detail, safe_cause
 from sits_executor.spans import Spans
@@ -48,6 +48,7 @@ class Runner:
         executions: Iterator[int],
     ) -> None:
         self._contract, self._backend = contract, backend
+        self._pipeline = backend if isinstance(backend, PipelineBackend) else None
         self._payloads, self._spans, self._metrics = payloads, spans, metrics
         self._instance, self._executions = instance, executions
         self.lost: Callable[[DeviceLost], object] = lambda _: None
@@ -125,6 +126,9 @@ class Runner:
             return columns
         except (BadResult, DeviceLost, Unserved):
             raise
+        except GivenUp:
+            run.errors |= batch.drops(now_ns())
+            return ()
         except Exception as error:  # noqa: BLE001 - models raise anything
             return self._isolated(batch, run, arrays, alive, error)
 
@@ -154,6 +158,8 @@ class Runner:
                 run.errors[position] = error
             except (DeviceLost, Unserved):
                 raise
+            except GivenUp:
+                run.errors |= batch.drops(now_ns())
             except Exception as error:  # noqa: BLE001 - models raise anything
                 run.failed_runs += 1
                 run.errors[position] = self._model_failed(batch, error)
@@ -171,7 +177,12 @@ class Runner:
             rows = sum(span.stop - span.start for span in spans)
             chosen = staging.select(arrays, spans, batch.rows)
         started_ns = now_ns()
-        outputs = self._backend.run(chosen, parameters_of(batch))
+        if self._pipeline is None:
+            outputs = self._backend.run(chosen, parameters_of(batch))
+        else:
+            outputs = self._pipeline.run_while(
+                chosen, parameters_of(batch), lambda: _wanted(batch, alive)
+            )
         self._metrics.timed((now_ns() - started_ns) / 1e9)
         if isinstance(outputs, Traced):
             run.steps += outputs.steps
@@ -190,6 +201,12 @@ class Runner:
     def _failed(self, batch: Batch, run: Run, error: SitsError) -> LinkMessage:
         run.errors, run.outputs = dict.fromkeys(range(len(batch.requests)), error), ()
         return answers.whole_failure(batch.header, error, self._instance, run.stages)
+
+
+def _wanted(batch: Batch, alive: Sequence[int]) -> bool:
+    """Somebody still waits for one of these requests."""
+    drops = batch.drops(now_ns())
+    return not drops or any(position not in drops for position in alive)
 
 
 def parameters_of(batch: Batch) -> Parameters:

@@ -1,6 +1,6 @@
 """Runs a pipeline as one model: the actions of its graph, one after the other."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -19,6 +19,10 @@ class StepFailed(Internal):
     """A step of a pipeline raised, or gave what it does not declare. Names the step."""
 
     reason = "STEP_FAILED"
+
+
+class GivenUp(Exception):
+    """Nobody waits any more: the steps that are left were not begun."""
 
 
 class StepRun(NamedTuple):
@@ -62,18 +66,24 @@ class PipelineBackend:
 
     def run(self, inputs: Arrays, parameters: Parameters) -> Arrays:
         """Raises `StepFailed`, and what a step raised of our own errors."""
+        return self.run_while(inputs, parameters, _always)
+
+    def run_while(
+        self, inputs: Arrays, parameters: Parameters, wanted: Callable[[], bool]
+    ) -> Arrays:
+        """As `run`; asks between steps, and raises `GivenUp` when it is not wanted any more."""
         if not self._memories:
-            return self._run(inputs, parameters)
+            return self._run(inputs, parameters, wanted)
         with ExitStack() as stack:
             for memory in self._memories:
                 stack.enter_context(memory.working())
-            return self._run(inputs, parameters)
+            return self._run(inputs, parameters, wanted)
 
     def close(self) -> None:
         for step in self._opened:
             step.shared.release()
 
-    def _run(self, inputs: Arrays, parameters: Parameters) -> Arrays:
+    def _run(self, inputs: Arrays, parameters: Parameters, wanted: Callable[[], bool]) -> Arrays:
         places, steps = self._program.places(inputs), list[StepRun]()
         since_ns = now_ns()
         for action in self._program.actions:
@@ -82,6 +92,8 @@ class PipelineBackend:
                 if source is not None:
                     places[action.target] = action.convert(source)
             else:
+                if steps and not wanted():
+                    raise GivenUp
                 steps.append(_step(action, places, parameters, since_ns))
                 since_ns = now_ns()
             for place in action.gone:
@@ -94,6 +106,10 @@ class PipelineBackend:
         steps[-1] = last._replace(infer_ns=last.infer_ns + now_ns() - since_ns)
         outputs.steps = tuple(steps)
         return outputs
+
+
+def _always() -> bool:
+    return True
 
 
 def memory_of(backend: object) -> Memory:
