@@ -51,6 +51,7 @@ class PipelineBackend:
 
     def __init__(self, graph: Graph, own: Contract, opened: Sequence[OpenStep]) -> None:
         self.graph, self._opened = graph, tuple(opened)
+        self._batches = own.batches and all(node.contract.batches for node in graph.nodes)
         self._program = compiled(graph, own, opened)
         self._memories = [m for m in dict.fromkeys(n.memory for n in graph.nodes) if m is not HOST]
 
@@ -79,12 +80,19 @@ class PipelineBackend:
                 stack.enter_context(memory.working())
             return self._run(inputs, parameters, wanted)
 
+    def _rows(self, inputs: Arrays) -> int:
+        """That every tensor of a pipeline that batches leads with; -1 = each step looks itself."""
+        if not self._batches:
+            return -1
+        return next(iter(inputs.values())).shape[0]
+
     def close(self) -> None:
         for step in self._opened:
             step.shared.release()
 
     def _run(self, inputs: Arrays, parameters: Parameters, wanted: Callable[[], bool]) -> Arrays:
         places, steps = self._program.places(inputs), list[StepRun]()
+        rows = self._rows(inputs)
         since_ns = now_ns()
         for action in self._program.actions:
             if isinstance(action, Change):
@@ -94,7 +102,7 @@ class PipelineBackend:
             else:
                 if steps and not wanted():
                     raise GivenUp
-                steps.append(_step(action, places, parameters, since_ns))
+                steps.append(_step(action, places, parameters, since_ns, rows))
                 since_ns = now_ns()
             for place in action.gone:
                 places[place] = None
@@ -116,12 +124,14 @@ def memory_of(backend: object) -> Memory:
     return backend.home if isinstance(backend, Resident) else HOST
 
 
-def _step(action: Run, places: Places, parameters: Parameters, since_ns: int) -> StepRun:
+def _step(
+    action: Run, places: Places, parameters: Parameters, since_ns: int, known_rows: int
+) -> StepRun:
     """`since_ns`: when its inputs began to be made ready."""
     node, opened, asked_ns = action.node, action.opened, now_ns()
     contract = node.contract
     try:
-        arrays, rows = _inputs(action, places)
+        arrays, rows = _inputs(action, places, known_rows)
         opened.shared.begin()
         started_ns = now_ns()
         try:
@@ -141,11 +151,11 @@ def _step(action: Run, places: Places, parameters: Parameters, since_ns: int) ->
     )  # fmt: skip
 
 
-def _inputs(action: Run, places: Places) -> tuple[dict[str, Stored], int]:
+def _inputs(action: Run, places: Places, known_rows: int) -> tuple[dict[str, Stored], int]:
     """What the model takes, in the shapes that it uses itself, and its rows (0 = it does not
     batch). Inputs that the request left out are left out."""
     arrays: dict[str, Stored] = {}
-    rows, batches = -1, action.node.contract.batches
+    rows, batches = known_rows, action.node.contract.batches
     for port in action.takes:
         stored = places[port.place]
         if stored is None:
@@ -187,7 +197,8 @@ def _declared(node: Node, port: Port, stored: Stored, rows: int) -> Stored:
     lead = (rows,) if node.contract.batches else ()
     inner = expected.dims if expected.inner is None else expected.inner
     inside = shape[len(lead) :]
-    if datatype != expected.datatype or shape[: len(lead)] != lead or not fits(inside, inner):
+    fitting = inside == inner or fits(inside, inner)
+    if datatype != expected.datatype or shape[: len(lead)] != lead or not fitting:
         raise StepFailed(
             f"{node.step}: output '{expected.name}' came as {datatype} {list(shape)}, declared is "
             f"{expected.datatype} {[*lead, *inner]}"
