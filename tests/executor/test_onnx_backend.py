@@ -13,7 +13,8 @@ from onnx import TensorProto, helper
 
 from sits_core.datatypes import BYTES, NUMPY_TYPES
 from sits_executor.backends import onnx
-from sits_executor.backends.base import Backend, LoadError, LoadSpec
+from sits_executor.backends.base import Backend, LoadError, LoadSpec, Signature
+from sits_executor.backends.streamed import DeviceLost
 from sits_protos.oip.model_config_pb2 import ModelConfig
 
 ONNX_TYPES = {
@@ -193,3 +194,34 @@ def test_no_telemetry_is_collected() -> None:
         env={"HOME": "/proc/nowhere", "PATH": os.environ["PATH"]},
     )
     assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+class DeadSession:
+    """Of a GPU: what runs on it raises."""
+
+    def __init__(self, text: str, provider: str) -> None:
+        self._text, self._provider = text, provider
+
+    def get_providers(self) -> list[str]:
+        return [self._provider]
+
+    def run(self, outputs: Any, feeds: Any) -> Any:
+        raise RuntimeError(self._text)
+
+
+@pytest.mark.parametrize(
+    ("text", "provider", "kind"),
+    [
+        ("CUDA failure 700: an illegal memory access was encountered", "CUDA", DeviceLost),
+        ("CUDA failure 2: out of memory", "CUDA", RuntimeError),
+        ("an illegal memory access was encountered", "CPU", RuntimeError),
+    ],
+)
+def test_a_lost_gpu_is_told_from_a_run_that_failed(
+    text: str, provider: str, kind: type[Exception]
+) -> None:
+    session: Any = DeadSession(text, f"{provider}ExecutionProvider")
+    backend = onnx.OnnxBackend(session, Signature((), ()), ["y"], "")
+    with pytest.raises(Exception, match=r"illegal|memory") as caught:
+        backend.run({}, {})
+    assert type(caught.value) is kind

@@ -23,6 +23,8 @@ from sits_executor.backends.base import (
     Signature,
     TensorSpec,
 )
+from sits_executor.backends.sticky import is_sticky
+from sits_executor.backends.streamed import DeviceLost
 from sits_executor.backends.text import bytes_of, texts
 from sits_executor.safe import safe_cause
 
@@ -56,6 +58,7 @@ class OnnxBackend:
     ) -> None:
         self._session, self._signature, self._outputs = session, signature, outputs
         self._fallback = fallback
+        self._on_gpu = session.get_providers()[0] == _CUDA
         self._types = {spec.name: spec.datatype for spec in (*signature.inputs, *signature.outputs)}
         self._has_bf16 = "BF16" in self._types.values()
 
@@ -69,6 +72,17 @@ class OnnxBackend:
 
     def run(self, inputs: Arrays, parameters: Parameters) -> Arrays:
         feeds = {name: self._feed(name, array) for name, array in inputs.items()}
+        try:
+            return self._run(feeds)
+        except Exception as error:
+            if self._on_gpu and is_sticky(error):
+                raise DeviceLost(safe_cause(error)) from error
+            raise
+
+    def close(self) -> None:
+        del self._session
+
+    def _run(self, feeds: dict[str, Array]) -> Arrays:
         if self._has_bf16:
             return self._run_values(feeds)
         results = self._session.run(self._outputs, feeds)
@@ -76,9 +90,6 @@ class OnnxBackend:
             name: self._result(name, array)
             for name, array in zip(self._outputs, results, strict=True)
         }
-
-    def close(self) -> None:
-        del self._session
 
     def _feed(self, name: str, array: Array) -> Array:
         return texts(array) if self._types[name] == BYTES else array
