@@ -60,7 +60,9 @@ def figures(name: str, shape: Shape, measured: Measured) -> list[Figure]:
             for figure in latencies(f"{name}.{kind}", found)
         ),
         plain(f"{name}.lag: how late the generator itself was, p99", measured.lag.p99, "ms"),
-        plain(f"{name}.cpu: CPU of the services a request", measured.cpu_us, "µs"),
+        # Whose processes a mesh that ran already has is not known.
+        *([plain(f"{name}.cpu: CPU of the services a request", measured.cpu_us, "µs")]
+          if measured.cpu_s else []),
     ]  # fmt: skip
 
 
