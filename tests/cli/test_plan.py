@@ -1,5 +1,6 @@
 """Settings that the services of a mesh get."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,20 @@ def test_each_service_has_its_own_log(plan: Plan) -> None:
     logs = [str(program.log) for program in plan.programs(None)]
     assert logs[0] == "logs/topology.log"
     assert len(set(logs)) == len(logs)
+
+
+def test_further_instances_are_programs_of_their_kind_with_what_is_their_own(plan: Plan) -> None:
+    more = {"dispatcher-1": {"SITS_DISPATCHER_BIND": "127.0.0.1:1"}}
+    programs = {program.name: program for program in replace(plan, more=more).programs(None)}
+    assert programs["dispatcher-1"].argv[-1] == "sits_dispatcher"
+    assert programs["dispatcher-1"].env["SITS_DISPATCHER_BIND"] == "127.0.0.1:1"
+    assert programs["dispatcher"].env["SITS_DISPATCHER_BIND"] == plan.addresses.dispatcher
+
+
+def test_a_front_door_alone_does_not_wait_for_clients_to_go_elsewhere(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "SITS_PREPROCESS_DRAIN_DELAY_S"
+    assert environments(plan, None)["preprocess"][name] == "0"
+    monkeypatch.setenv(name, "3")
+    assert environments(plan, None)["preprocess"][name] == "3"
