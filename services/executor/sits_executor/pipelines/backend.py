@@ -84,7 +84,7 @@ class PipelineBackend:
         """That every tensor of a pipeline that batches leads with; -1 = each step looks itself."""
         if not self._batches:
             return -1
-        return next(iter(inputs.values())).shape[0]
+        return len(next(iter(inputs.values())))
 
     def close(self) -> None:
         for step in self._opened:
