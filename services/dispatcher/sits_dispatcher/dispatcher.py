@@ -393,6 +393,8 @@ class Dispatcher:
         self.hedges.sent(job)
         self._in_flight[job.key] = job
         self._metrics.placed(placed, job)
+        if job.header.explain:
+            job.explanation = self.placer.why()
         self.traffic.moved(job.place, job.executor, job.header.payload_bytes)
         if job.header.trace_contexts:
             spans.placed(self.tracer, job, placed, started_ns, self._weights.origins)
@@ -413,6 +415,8 @@ class Dispatcher:
         header.times.dispatcher_received = job.received_ns
         header.times.dispatcher_sent = job.sent_ns
         header.times.dispatcher_returned = now_ns()
+        if job.explanation:
+            header.explanation = job.explanation
         if job.header.trace_contexts and header.times.executor_sent:
             spans.returned(self.tracer, job, header.times)
         if job.front.gone:

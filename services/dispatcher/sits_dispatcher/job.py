@@ -71,6 +71,7 @@ class Job:
     attempt: Attempt = Attempt.FIRST
     twin: "Job | None" = field(default=None, repr=False)
     beaten: bool = False
+    explanation: str = ""
 
     def __post_init__(self) -> None:
         header = self.header

@@ -105,6 +105,10 @@ class Placer:
     def shadow(self) -> ShadowReport | None:
         return self._placing.shadow.report() if self._placing.shadow else None
 
+    def why(self) -> str:
+        """The newest decision in a line."""
+        return self._log.latest(1)[0].compact()
+
     def explain(self, request_id: str, limit: int) -> list[Explanation]:
         """The last decision about a request, those about all steps of a pipeline, or the newest
         decisions when no id is given."""

@@ -102,6 +102,7 @@ class Admission:
         options = read_options(parameters) if parameters else NO_OPTIONS
         into.tenant = self._access.tenant(origin.key_tenant, options.tenant or origin.named_tenant)
         into.priority, into.parameters = options.priority, options.custom
+        into.explain = options.explain
         into.deadline = self._deadline(origin, options, into.received_ns)
         self._trace(origin, into)
         into.inputs = inputs = draft.inputs(signature, self._regions)

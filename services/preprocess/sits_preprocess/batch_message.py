@@ -89,7 +89,9 @@ def run_of(header: ResultHeader, closed_ns: int, now: int) -> Run:
         t.infer_started, t.output_started, t.executor_sent, t.dispatcher_returned, now,
     )  # fmt: skip
     steps = tuple(_step_run(step) for step in header.steps) if header.steps else ()
-    return Run(times, header.execution, header.executed_rows, header.instance, steps)
+    return Run(
+        times, header.execution, header.executed_rows, header.instance, steps, header.explanation
+    )
 
 
 def _step_run(step: pb.StepRun) -> StepRun:
@@ -167,6 +169,8 @@ def _fill_header(header: BatchHeader, sent: Batch, requests: Sequence[Request]) 
         header.earliest_deadline_unix_ns = min(deadlines)
         if len(deadlines) == len(requests):
             header.latest_deadline_unix_ns = max(deadlines)
+    if any(r.explain for r in requests):
+        header.explain = True
     if any(r.priority for r in requests):
         header.priority = min([r.priority or DEFAULT_PRIORITY for r in requests])
     header.tenant = first.tenant

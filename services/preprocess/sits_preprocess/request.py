@@ -61,13 +61,14 @@ class StepRun(NamedTuple):
 class Run(NamedTuple):
     """What the requests of one batch, or of one part of it, have in common. `rows` ran
     together, padding included; `execution` counts the runs of `instance`. `steps` are those
-    of a pipeline."""
+    of a pipeline. `explanation`: why it went to `instance`, where somebody asked."""
 
     times: Times = Times()
     execution: int = 0
     rows: int = 0
     instance: str = ""
     steps: tuple[StepRun, ...] = ()
+    explanation: str = ""
 
 
 NOT_RUN: Final = Run()
@@ -116,6 +117,7 @@ class Request:
     outputs: tuple[int, ...] = ()
     parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
     priority: int = 0
+    explain: bool = False
     deadline: Deadline | None = None
     parent: TraceContext | None = None
     trace: TraceContext | None = None

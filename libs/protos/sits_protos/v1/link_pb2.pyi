@@ -572,6 +572,7 @@ class BatchHeader(_message.Message):
     OLDEST_QUEUED_UNIX_NS_FIELD_NUMBER: _builtins.int
     INLINE_BYTES_FIELD_NUMBER: _builtins.int
     PAYLOAD_DEVICE_FIELD_NUMBER: _builtins.int
+    EXPLAIN_FIELD_NUMBER: _builtins.int
     batch_id: _builtins.int
     """Chosen by the sender, unique within the stream."""
     model: _builtins.str
@@ -608,6 +609,8 @@ class BatchHeader(_message.Message):
     """Of payload_bytes, those that are in this message."""
     payload_device: _builtins.str
     """Device whose run made the payload, as topology names it; empty = none did."""
+    explain: _builtins.bool
+    """Some of its requests want to know why it went where it went."""
     @_builtins.property
     def trace_contexts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Contexts of the sampled requests, see RequestHeader.trace_context."""
@@ -641,10 +644,11 @@ class BatchHeader(_message.Message):
         oldest_queued_unix_ns: _builtins.int = ...,
         inline_bytes: _builtins.int = ...,
         payload_device: _builtins.str = ...,
+        explain: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "by_reference", b"by_reference", "close_reason", b"close_reason", "closed_unix_ns", b"closed_unix_ns", "earliest_deadline_unix_ns", b"earliest_deadline_unix_ns", "inline_bytes", b"inline_bytes", "latest_deadline_unix_ns", b"latest_deadline_unix_ns", "model", b"model", "moves", b"moves", "oldest_queued_unix_ns", b"oldest_queued_unix_ns", "payload_bytes", b"payload_bytes", "payload_device", b"payload_device", "payload_host", b"payload_host", "payload_numa_node", b"payload_numa_node", "priority", b"priority", "request_ids", b"request_ids", "requests", b"requests", "results_by_reference", b"results_by_reference", "rows", b"rows", "tenant", b"tenant", "trace_contexts", b"trace_contexts", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "by_reference", b"by_reference", "close_reason", b"close_reason", "closed_unix_ns", b"closed_unix_ns", "earliest_deadline_unix_ns", b"earliest_deadline_unix_ns", "explain", b"explain", "inline_bytes", b"inline_bytes", "latest_deadline_unix_ns", b"latest_deadline_unix_ns", "model", b"model", "moves", b"moves", "oldest_queued_unix_ns", b"oldest_queued_unix_ns", "payload_bytes", b"payload_bytes", "payload_device", b"payload_device", "payload_host", b"payload_host", "payload_numa_node", b"payload_numa_node", "priority", b"priority", "request_ids", b"request_ids", "requests", b"requests", "results_by_reference", b"results_by_reference", "rows", b"rows", "tenant", b"tenant", "trace_contexts", b"trace_contexts", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -750,6 +754,7 @@ class ResultHeader(_message.Message):
     PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
     INLINE_BYTES_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
+    EXPLANATION_FIELD_NUMBER: _builtins.int
     batch_id: _builtins.int
     first_request: _builtins.int
     """The part of the sender's batch that this message answers."""
@@ -764,6 +769,8 @@ class ResultHeader(_message.Message):
     payload_bytes: _builtins.int
     """Of the outputs: all, and those that are in this message."""
     inline_bytes: _builtins.int
+    explanation: _builtins.str
+    """Why it went there, where that was asked for: executor=…;strategy=…;of=…"""
     @_builtins.property
     def times(self) -> Global___StageTimes: ...
     @_builtins.property
@@ -789,10 +796,11 @@ class ResultHeader(_message.Message):
         payload_bytes: _builtins.int = ...,
         inline_bytes: _builtins.int = ...,
         steps: _abc.Iterable[Global___StepRun] | None = ...,
+        explanation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "error", b"error", "executed_rows", b"executed_rows", "execution", b"execution", "first_request", b"first_request", "inline_bytes", b"inline_bytes", "instance", b"instance", "payload_bytes", b"payload_bytes", "requests", b"requests", "steps", b"steps", "times", b"times", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "error", b"error", "executed_rows", b"executed_rows", "execution", b"execution", "explanation", b"explanation", "first_request", b"first_request", "inline_bytes", b"inline_bytes", "instance", b"instance", "payload_bytes", b"payload_bytes", "requests", b"requests", "steps", b"steps", "times", b"times", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

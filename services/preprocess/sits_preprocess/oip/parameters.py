@@ -15,6 +15,7 @@ from sits_protos.oip.grpc_service_pb2 import InferParameter
 from sits_protos.v1.common_pb2 import Parameter
 
 TENANT = "sits_tenant"
+EXPLAIN = "sits_explain"
 EMPTY_FINAL = "triton_enable_empty_final_response"
 MAX_PRIORITY = (1 << 32) - 1
 _SEQUENCE = frozenset(("sequence_id", "sequence_start", "sequence_end"))
@@ -27,6 +28,7 @@ class Options(NamedTuple):
     timeout_us: int = 0
     tenant: str = ""
     empty_final: bool = False
+    explain: bool = False
     custom: Parameters = NO_PARAMETERS
 
 
@@ -76,12 +78,13 @@ def read_options(values: Mapping[str, ParameterValue]) -> Options:
         timeout_us=_whole(values, "timeout", "int64_param"),
         tenant=_text(values, TENANT),
         empty_final=_flag(values, EMPTY_FINAL),
+        explain=_flag(values, EXPLAIN),
         custom={key: value for key, value in values.items() if not _is_ours(key)},
     )
 
 
 def _is_ours(key: str) -> bool:
-    return key in ("priority", "timeout", TENANT, EMPTY_FINAL) or key in _SEQUENCE
+    return key in ("priority", "timeout", TENANT, EXPLAIN, EMPTY_FINAL) or key in _SEQUENCE
 
 
 def _check(key: str, value: ParameterValue) -> None:

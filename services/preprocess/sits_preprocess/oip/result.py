@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from sits_core.errors import Internal, ResourceExhausted, SitsError
 from sits_preprocess.oip.classification import classify
 from sits_preprocess.oip.outputs import RegionRange, Wanted
+from sits_preprocess.oip.parameters import EXPLAIN
 from sits_preprocess.oip.signature import Signature
 from sits_preprocess.request import NO_PARAMETERS, Answer, Parameters, Request, TensorData
 
@@ -43,7 +44,10 @@ def result_of(request: Request, answer: Answer, max_bytes: int) -> Result:
             f"response of model '{signature.model.name}' takes {size} bytes, larger than the "
             f"limit of {max_bytes}"
         )
-    return Result(request.id, request.model, request.version, outputs, places, answer.parameters)
+    parameters = answer.parameters
+    if request.explain and answer.run.explanation:
+        parameters = {**parameters, EXPLAIN: answer.run.explanation}
+    return Result(request.id, request.model, request.version, outputs, places, parameters)
 
 
 def _arrange(
