@@ -43,7 +43,7 @@ def serve(settings: ExecutorSettings, stop: Drain) -> None:
     require_token_off_loopback(settings.executor_bind, settings, "SITS_EXECUTOR_BIND")
     _require_repository(settings)
     registry = ProcessRegistry()
-    with open_executor(settings, registry) as executor, ExitStack() as stack:
+    with ExitStack() as ended, open_executor(settings, registry) as executor, ExitStack() as stack:
         metrics_server = serve_metrics(
             settings.executor_metrics_bind, registry, metrics_tls(settings)
         )
@@ -65,7 +65,8 @@ def serve(settings: ExecutorSettings, stop: Drain) -> None:
         server.set_ready(executor.up and not stop.is_set())
         stop.wait()
         if executor.scheduler.lost is not None:
-            end_anyway(settings.drain_grace_s + _HANG_S)
+            last_resort = end_anyway(settings.drain_grace_s + _HANG_S)
+            ended.callback(last_resort.cancel)
         _drain(stop.grace_s(settings.drain_grace_s), executor, server, lease)
 
     if executor.scheduler.lost is not None:

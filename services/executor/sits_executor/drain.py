@@ -26,8 +26,10 @@ def refuse_waiting(
     return len(waiting)
 
 
-def end_anyway(after_s: float) -> None:
-    """A process whose device is lost may hang where it lets go of it. It will not."""
+def end_anyway(after_s: float) -> threading.Timer:
+    """A process whose device is lost may hang where it lets go of it. It will not, unless the
+    timer is cancelled."""
     timer = threading.Timer(after_s, os._exit, [EXIT_DEVICE_LOST])
     timer.daemon = True
     timer.start()
+    return timer

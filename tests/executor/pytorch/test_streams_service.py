@@ -120,6 +120,9 @@ def test_a_lost_device_is_not_ready_at_once_and_what_waits_goes_elsewhere(
         dispatcher.wait(lambda: dispatcher.hellos[-1].draining, "the drain")
         running.thread.join(TIMEOUT_S)
         assert not running.thread.is_alive(), "it ends by itself"
+    assert not [t for t in threading.enumerate() if isinstance(t, threading.Timer)], (
+        "no last resort"
+    )
 
 
 def health(address: str) -> int:
@@ -131,16 +134,14 @@ BROKEN = """
 from sits_executor.backends import choice
 from sits_executor.backends.streamed import DeviceLost
 from sits_executor.streams.testing import FakeStreams
-from sits_core.process import run
-from sits_executor.app import serve
-from sits_executor.settings import ExecutorSettings
+import runpy
 
 class Lost(FakeStreams):
     def launch(self, staged, parameters):
         raise DeviceLost("gone")
 
 choice.BACKENDS["flown"] = choice.Choice("flown", "flown", "", lambda spec: Lost())
-run("executor", ExecutorSettings, serve)
+runpy.run_module("sits_executor", run_name="__main__")
 """
 
 
