@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 import structlog
+from prometheus_client import CollectorRegistry
 
 from sits_core.settings import SettingsError
 from sits_topology.affinity import Knowledge, LinkKind
 from sits_topology.app import source_of
 from sits_topology.measured import FORMAT, Measured, MeasuredLink, MeasuredSource, read_measured
+from sits_topology.metrics import measured_age
 from sits_topology.model import Device, DeviceKind, Link, Topology, TopologyError
 from sits_topology.nvml import NvmlSource
 from sits_topology.settings import TopologySettings
@@ -187,6 +189,16 @@ def test_the_setting_names_the_file(tmp_path):
     )
     assert isinstance(source_of(settings), MeasuredSource)
     assert not isinstance(source_of(TopologySettings(topology_source="sysfs")), MeasuredSource)
+
+
+def test_the_age_of_the_measurement_is_a_metric(tmp_path):
+    registry = CollectorRegistry()
+    reader = source(write(tmp_path / "topo.json", row()))
+    measured_age(registry, lambda: reader.age_s)
+    name = "sits_topology_measured_age_seconds"
+    assert registry.get_sample_value(name) == math.inf
+    reader.read()
+    assert registry.get_sample_value(name) == 10.0
 
 
 def test_a_wrong_source_is_refused_with_or_without_a_file(tmp_path):

@@ -20,7 +20,7 @@ from sits_protos.v1.link_pb2 import ROLE_TOPOLOGY, Hello
 from sits_protos.v1.registry_pb2 import Lease
 from sits_protos.v1.topology_pb2_grpc import add_TopologyServicer_to_server
 from sits_topology.measured import MeasuredSource
-from sits_topology.metrics import DeviceCollector, PublishMetrics
+from sits_topology.metrics import DeviceCollector, PublishMetrics, measured_age
 from sits_topology.publisher import Publisher
 from sits_topology.servicer import SnapshotServicer, TopologyControl
 from sits_topology.settings import TopologySettings
@@ -38,8 +38,11 @@ def serve(settings: TopologySettings, stop: Drain) -> None:
     with ExitStack() as stack:
         tracer = stack.enter_context(open_tracer("topology", settings, registry, identity.id))
         shared = connect(settings, registry)
+        source = source_of(settings)
+        if isinstance(source, MeasuredSource):
+            measured_age(registry, lambda: source.age_s)
         publisher = Publisher(
-            source_of(settings),
+            source,
             store,
             shared,
             tracer,

@@ -1,7 +1,7 @@
 """Prometheus metrics of the topology service. Those of devices follow the newest snapshot."""
 
 from collections import Counter as Tally
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import GaugeMetricFamily
@@ -28,6 +28,15 @@ class PublishMetrics:
             "Since the last snapshot that reached Redis (gRPC alone, without Redis)",
             registry=registry,
         )
+
+
+def measured_age(registry: CollectorRegistry, age_s: Callable[[], float]) -> None:
+    """Of the file of `sits probe` in use; +Inf while links are nominal for want of one."""
+    Gauge(
+        "sits_topology_measured_age_seconds",
+        "Since the links were measured whose figures are published; +Inf = there is no such file",
+        registry=registry,
+    ).set_function(age_s)
 
 
 class DeviceCollector(Collector):
