@@ -39,6 +39,8 @@ class BatchPolicy:
     `window_ns` > 0 makes the first request wait that long for company even when an
     instance is free; `close_requests` and `close_bytes` end the wait early. `lead_ns`: how
     long before an instance is free a batch may leave; more than the way to it costs company.
+    `least_run_ns`: no batch leaves ahead of shorter runs; such an instance is idle anyway, and
+    small batches cost processor time.
     """
 
     max_rows: int
@@ -48,6 +50,7 @@ class BatchPolicy:
     close_requests: int = 0
     close_bytes: int = 0
     lead_ns: int = PREFETCH_LEAD_NS
+    least_run_ns: int = PREFETCH_LEAD_NS
 
 
 class Capacity(NamedTuple):

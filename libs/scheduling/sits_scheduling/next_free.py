@@ -27,11 +27,10 @@ class NextFree:
             self._run_ns = int(known + SMOOTHING * (run_ns - known))
         self._last_result_ns = now_ns
 
-    def capacity(self, room: int, idle: int, oldest_ns: int, lead_ns: int) -> Capacity:
-        """`oldest_ns`: when the oldest unanswered batch left. `lead_ns`: how long before an
-        instance is free a batch would leave. Not told for runs shorter than that: such an
-        instance is idle anyway, and small batches cost more than they gain."""
-        if self._run_ns < lead_ns or self._run_ns == 0 or idle > 0:
+    def capacity(self, room: int, idle: int, oldest_ns: int, least_run_ns: int) -> Capacity:
+        """`oldest_ns`: when the oldest unanswered batch left. Not told for runs shorter than
+        `least_run_ns`."""
+        if self._run_ns < least_run_ns or self._run_ns == 0 or idle > 0:
             return Capacity(room, idle, 0, self._run_ns)
         free_ns = max(oldest_ns, self._last_result_ns) + self._run_ns
         return Capacity(room, idle, free_ns, self._run_ns)

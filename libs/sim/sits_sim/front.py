@@ -121,4 +121,4 @@ class Front:
         out = len(self._in_flight)
         room, idle = max(0, self._window - out), max(0, self._instances - out)
         oldest_ns = next(iter(self._in_flight)).closed_ns if out else 0
-        return self._next_free.capacity(room, idle, oldest_ns, self._queue.policy.lead_ns)
+        return self._next_free.capacity(room, idle, oldest_ns, self._queue.policy.least_run_ns)

@@ -98,7 +98,8 @@ def run_job(job: Job) -> Point:
 
 def _plan(job: Job, end_ns: int) -> Plan:
     system = job.system
-    policy = BatchPolicy(system.batch_rows, lead_ns=2 * HOP_NS)
+    # Ahead of any run: the processor time of a front door is not modelled.
+    policy = BatchPolicy(system.batch_rows, lead_ns=2 * HOP_NS, least_run_ns=0)
     fronts = job.gpus // GPUS_PER_HOST
     faults = some(job.gpus, end_ns, np.random.default_rng(job.seed)) if job.faults else ()
     return Plan(

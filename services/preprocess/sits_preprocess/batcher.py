@@ -78,9 +78,9 @@ class ModelBatcher:
         return now + int(self.gate.surely_ns(rows, room, max(1, self._policy.max_rows)))
 
     @property
-    def lead_ns(self) -> int:
-        """How long before an instance is free a batch may leave."""
-        return self._policy.lead_ns
+    def least_run_ns(self) -> int:
+        """No batch leaves ahead of shorter runs."""
+        return self._policy.least_run_ns
 
     @property
     def full(self) -> bool:

@@ -112,7 +112,7 @@ class DispatchLink:
 
 
 def capacity(
-    links: Iterable[DispatchLink], model: ModelKey, next_free: NextFree, lead_ns: int
+    links: Iterable[DispatchLink], model: ModelKey, next_free: NextFree, least_run_ns: int
 ) -> Capacity:
     """What may be sent over all links together."""
     room = idle = oldest_ns = 0
@@ -123,4 +123,4 @@ def capacity(
         for sent in share.sent.values():  # the first is the oldest
             oldest_ns = min(oldest_ns or sent.closed_ns, sent.closed_ns)
             break
-    return next_free.capacity(room, idle, oldest_ns, lead_ns)
+    return next_free.capacity(room, idle, oldest_ns, least_run_ns)

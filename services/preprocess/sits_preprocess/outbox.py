@@ -51,7 +51,7 @@ class Outbox:
     # decisions
 
     def capacity(self, model: ModelKey, batcher: ModelBatcher) -> Capacity:
-        return capacity(self.links.values(), model, batcher.next_free, batcher.lead_ns)
+        return capacity(self.links.values(), model, batcher.next_free, batcher.least_run_ns)
 
     def serves(self, model: ModelKey) -> bool:
         return any(link.serves(model) for link in self.links.values())
