@@ -43,7 +43,7 @@ EVENTS = 64
 """Calls taken at once; more would delay the first of them."""
 METADATA_BYTES = 16 << 10
 STOP_POLL_S = 0.01
-FORWARD_S = 0.25
+FORWARD_S = 0.5
 """For the front to pass on to clients how their streams ended; it does not tell when it has."""
 
 
