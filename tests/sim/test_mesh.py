@@ -74,6 +74,16 @@ def test_refused_requests_count_as_missed_and_not_as_fast() -> None:
     assert results.percentile_ms(50) == pytest.approx(1.0)
 
 
+def test_goodput_is_what_came_out_in_the_window_and_not_what_a_short_run_lets_wait() -> None:
+    load = requests(0.3, count=100)
+    ledger = Ledger(load)
+    for request in range(len(load)):
+        late = request >= len(load) // 2
+        ledger.close(request, End.ANSWERED, int(load.at_ns[-1]) + 1 if late else request + 1)
+    window_s = load.duration_s
+    assert ledger.results().goodput_per_s(0.0, window_s) * window_s == len(load) // 2
+
+
 def test_what_dead_devices_held_runs_elsewhere_and_nothing_is_lost() -> None:
     load = requests(4.0)  # every device holds something at any time
     end_ns = int(load.at_ns[-1])

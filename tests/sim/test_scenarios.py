@@ -21,7 +21,15 @@ from sits_sim.scenarios import (
     thousand,
     timeslice,
 )
-from sits_sim.serving import FULL, NAIVE, Job, batched_per_s, run_job, unbatched_per_s
+from sits_sim.serving import (
+    FULL,
+    NAIVE,
+    Job,
+    Point,
+    batched_per_s,
+    run_job,
+    unbatched_per_s,
+)
 
 GPUS = 16
 SLO_S = 0.002
@@ -95,6 +103,21 @@ def test_the_sweep_and_the_jobs_of_the_scenario_thousand_are_all_reported(
     assert sum("goodput" in name and " at " in name for name in names) == 1 + 2 + 1
     assert report.parameters["gpus"] == GPUS
     assert [len(series.x) for series in report.panels[0].series] == [2, 2]
+
+
+def test_the_knee_is_the_highest_load_that_is_in_time_and_does_not_pile_up() -> None:
+    at_usual = run_job(serving("full", 0.5, requests=500))
+
+    def point(offered_per_s: float, attainment: float, goodput_per_s: float) -> Point:
+        return replace(
+            at_usual, offered_per_s=offered_per_s, attainment=attainment,
+            goodput_per_s=goodput_per_s,
+        )  # fmt: skip
+
+    low, high = point(100.0, 1.0, 100.0), point(200.0, 0.995, 199.0)
+    piling_up, late = point(300.0, 1.0, 250.0), point(400.0, 0.9, 400.0)
+    assert thousand.knee([low, high, piling_up, late]) is high
+    assert thousand.best([low, high, piling_up]) is piling_up
 
 
 def test_gold_is_served_before_silver_before_bronze_beyond_capacity() -> None:
