@@ -12,7 +12,7 @@ from magika import Magika
 
 from sits_cli.demo import similarity, stages, throughput
 from sits_cli.demo.content_types import ContentTypes, Guess, features
-from sits_cli.demo.samples import all_samples, made_files
+from sits_cli.demo.samples import all_samples, made_files, project_files
 from sits_cli.demo.similarity import Pair, Similarity
 from sits_cli.demo.throughput import Load, Throughput
 from sits_core.waterfall import Span, build
@@ -73,6 +73,14 @@ class _Seekable:
 
     def read_at(self, offset: int, size: int) -> bytes:
         return self._data[offset : offset + size]
+
+
+def test_what_tools_keep_beside_the_project_is_no_sample(tmp_path: Path) -> None:
+    for place in (".venv/lib/a.py", ".sits/bench/b.py", "c.py"):
+        path = tmp_path / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x = 1\n" * 100)
+    assert [sample.name for sample in project_files(tmp_path)] == ["c.py"]
 
 
 def test_samples_are_of_many_kinds_and_some_are_the_projects_own() -> None:

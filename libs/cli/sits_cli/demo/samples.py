@@ -23,7 +23,8 @@ KINDS = {
 }  # fmt: skip
 """Content type by suffix, or by name where there is none."""
 
-SKIPPED = {".git", ".venv", "__pycache__", "node_modules", "models", "build", "dist", "target"}
+SKIPPED = {"__pycache__", "node_modules", "models", "build", "dist", "target"}
+"""And whatever begins with a dot: environments, caches, what benchmarks leave."""
 PER_KIND = 6
 MIN_BYTES, MAX_BYTES = 400, 64 << 20
 """Shorter files say too little about themselves."""
@@ -75,6 +76,7 @@ def made_files() -> Iterator[Sample]:
 def _usable(relative: Path, path: Path) -> bool:
     return (
         not SKIPPED & set(relative.parts)
+        and not any(part.startswith(".") for part in relative.parts)
         and "_pb2" not in path.name
         and _kind(path) != ""
         and path.is_file()
