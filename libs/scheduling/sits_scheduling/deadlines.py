@@ -9,7 +9,7 @@ from sits_scheduling.tenants import Tier
 NS_PER_MS: Final = 1_000_000
 _SMOOTHING: Final = 0.05
 _LEAST, _MOST = 0.5, 8.0
-_DOWN: Final = 0.02
+_DOWN: Final = 0.07
 """A wait that was shorter than thought moves the careful correction by this part of what one
 that was longer does: what it follows is an expectile near the longest waits (Newey and Powell
 1987). Under overload the queue is as long as admission lets it become, so that a mean would be
