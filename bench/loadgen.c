@@ -33,6 +33,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define DEADLINE_EXCEEDED 4 /* of gRPC */
 #define MAX_CONNECTIONS 1024
 #define MAX_PIDS 256
 #define MAX_HEADERS 16
@@ -191,7 +192,7 @@ static void read_schedule(const char *name) {
 static uint64_t start_ns, warm_ns, end_ns, stop_ns;
 static uint64_t sent, unsent, open_now, done_in_window, ok_in_window, pushbacks, body_bytes;
 static uint64_t statuses[MAX_STATUS + 1];
-static histogram answered, refused, lag, *by_class;
+static histogram answered, refused, expired, lag, *by_class;
 static char first_error[256];
 static uint32_t next_request;
 static size_t next_arrival;
@@ -208,7 +209,7 @@ static void finished(uint64_t due_ns, uint32_t class, int status, bool ok) {
   }
   if (!counts(due_ns)) return;
   statuses[status >= 0 && status < MAX_STATUS ? status : MAX_STATUS]++;
-  count(ok ? &answered : &refused, now - due_ns);
+  count(ok ? &answered : status == DEADLINE_EXCEEDED ? &expired : &refused, now - due_ns);
   if (ok && class_count > 1) count(&by_class[class], now - due_ns);
 }
 
@@ -683,6 +684,8 @@ static void print_results(void) {
   print_histogram("answered", &answered);
   printf(",");
   print_histogram("refused", &refused);
+  printf(",");
+  print_histogram("expired", &expired);
   printf(",");
   print_histogram("lag", &lag);
   printf(",\"classes\":[");

@@ -166,7 +166,7 @@ def run(running: Running, load: Load, client_cpus: frozenset[int] = frozenset())
 def steady(running: Running, load: Load, client_cpus: frozenset[int] = frozenset()) -> Measured:
     """A run in which nothing may fail. Raises `BenchError` with the first error otherwise."""
     measured = run(running, load, client_cpus)
-    failed = measured.refused.count + measured.unanswered
+    failed = measured.refused.count + measured.expired.count + measured.unanswered
     if not measured.ok or failed > FAILED_SHARE * measured.answered.count:
         raise BenchError(
             f"{failed} of {measured.answered.count + failed} requests failed at "

@@ -79,7 +79,8 @@ UNKNOWN: Final = Copies(math.nan, math.nan)
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What a run found. Rates are over the window after the warm-up; latencies are those of
-    requests due in it. `cpu_s` is the servers' CPU time, `cpu_us` that of each answered request."""
+    requests due in it: answered, refused at once, or let in and not done in time (`expired`).
+    `cpu_s` is the servers' CPU time, `cpu_us` that of each answered request."""
 
     seconds: float
     ok: int
@@ -87,6 +88,7 @@ class Measured:
     per_s: float
     answered: Latencies
     refused: Latencies
+    expired: Latencies
     lag: Latencies
     statuses: Mapping[int, int]
     unanswered: int
@@ -101,7 +103,8 @@ class Measured:
 
     @property
     def refused_share(self) -> float:
-        return self.refused.count / max(1, self.refused.count + self.answered.count)
+        ended = self.answered.count + self.refused.count + self.expired.count
+        return self.refused.count / max(1, ended)
 
 
 def build() -> Path:
@@ -209,6 +212,7 @@ def _measured(found: dict[str, Any]) -> Measured:
         per_s=found["per_s"],
         answered=Latencies(**found["answered"]),
         refused=Latencies(**found["refused"]),
+        expired=Latencies(**found["expired"]),
         lag=Latencies(**found["lag"]),
         statuses=statuses,
         unanswered=found["open"],

@@ -114,6 +114,7 @@ def figures(found: Measured, asked: list[int], per_s: float, left: float) -> lis
         plain("goodput: answered in all, of capacity", found.per_s / per_s, ""),
         at_most("refused.p99: how soon shed requests hear it, p99", found.refused.p99, "ms",
                 REFUSED_MS),
+        plain("expired: share let in, and not done in time", found.expired.count / sum(asked), ""),
         at_most("unanswered: without any answer at the end", found.unanswered, "", 0),
         at_most("left: in queues and in flight once it is calm", left, "", 0),
         plain("lag.p99: how late the generator itself was", found.lag.p99, "ms"),

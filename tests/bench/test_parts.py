@@ -29,7 +29,7 @@ NONE = Latencies(0, 0, 0, 0, 0, 0, 0, 0)
 def measured(per_s: float = 100.0, refused: int = 0) -> Measured:
     ok = Latencies(100, 1, 1, 1, 1, 1, 1, 1)
     bad = Latencies(refused, 1, 1, 1, 1, 1, 1, 1)
-    return Measured(1, 100, refused, per_s, ok, bad, NONE, {}, 0, 0, 0, 0.1, 1.0, 1.0, "no")
+    return Measured(1, 100, refused, per_s, ok, bad, NONE, NONE, {}, 0, 0, 0, 0.1, 1.0, 1.0, "no")
 
 
 class Silent:

@@ -186,6 +186,8 @@ class Terminal:
             [sys.executable, "-m", "sits_cli", *arguments],
             stdin=inner, stdout=inner, stderr=inner,
             env=os.environ | {"TERM": "xterm", "COLUMNS": "140", "LINES": "40"},
+            # Tests that run in the background of a shell are begun with Ctrl-C ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )  # fmt: skip
         os.close(inner)
 
