@@ -1,4 +1,5 @@
-"""What tests of several folders need: a Redis that can be started here, and certificates."""
+"""What tests of several folders need: a Redis that can be started here, certificates, and workers
+whose crash ends in a failure."""
 
 import os
 from collections.abc import Callable
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 import trustme
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 from sits_cli.private_redis import PrivateRedis
 from sits_core.settings import SettingsError
@@ -15,6 +18,22 @@ from sits_core.settings import SettingsError
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+class EveryFile(LoadFileScheduling):
+    """Files to workers, also after one crashed.
+
+    A worker runs a test when it knows what comes next. xdist gives a file of one test to the
+    worker that replaces a crashed one, and both wait for ever.
+    """
+
+    def _reschedule(self, node: WorkerController) -> None:
+        while not node.shutting_down and self._pending_of(self.assigned_work[node]) <= 2:
+            super()._reschedule(node)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> EveryFile:
+    return EveryFile(config, log)
 
 
 @cache
