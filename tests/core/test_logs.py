@@ -1,5 +1,6 @@
 """What a log line holds, and what it never holds."""
 
+import asyncio
 import json
 import logging
 import threading
@@ -120,6 +121,12 @@ def test_the_traceback_of_a_library_is_kept(lines: Lines) -> None:
     except ValueError:
         logging.getLogger("uvicorn").exception("request failed")
     assert "boom" in str(lines()[0]["exception"])
+
+
+def test_a_client_that_left_is_no_error_of_a_library(lines: Lines) -> None:
+    for error in (asyncio.CancelledError(), ValueError("boom")):
+        logging.getLogger("grpc._cython.cygrpc").error("not handled: %r", error, exc_info=error)
+    assert [line["message"] for line in lines()] == ["not handled: ValueError('boom')"]
 
 
 def test_lines_below_the_level_are_not_written(lines: Lines) -> None:

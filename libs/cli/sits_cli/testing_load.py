@@ -69,6 +69,7 @@ class Load:
         self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._run, args=(n,)) for n in range(clients)]
         self.outcomes: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
         self.sent = 0
 
     def __enter__(self) -> Self:
@@ -113,6 +114,8 @@ class Load:
         try:
             result = self._ask(client, data)
         except InferenceServerException as error:
+            with self._lock:
+                self.errors[error.message()] += 1
             return str(error.status())
         return OK if np.array_equal(result.as_numpy("Y"), data) else "wrong"
 
@@ -129,7 +132,7 @@ class Load:
         wait_until(lambda: self.right >= goal, timeout_s, f"{count} more right answers")
 
     def __repr__(self) -> str:
-        return f"<Load sent={self.sent} {dict(self.outcomes)}>"
+        return f"<Load sent={self.sent} {dict(self.outcomes)} {dict(self.errors)}>"
 
 
 class StreamLoad(Load):

@@ -4,6 +4,7 @@ Secrets never get out: values of fields named like one are replaced, and so are
 credentials inside URLs, wherever they stand.
 """
 
+import asyncio
 import logging
 import re
 import sys
@@ -126,6 +127,12 @@ def _named(service: str) -> Processor:
     return add
 
 
+def _tells_of_cancellation(record: logging.LogRecord) -> bool:
+    """grpc.aio logs an error where a client leaves while the end of its call is written."""
+    error = record.exc_info[1] if record.exc_info else None
+    return isinstance(error, asyncio.CancelledError)
+
+
 class _LibraryHandler(logging.Handler):
     """Sends records of the standard `logging` through structlog."""
 
@@ -135,6 +142,8 @@ class _LibraryHandler(logging.Handler):
         self._log = structlog.get_logger()
 
     def emit(self, record: logging.LogRecord) -> None:
+        if _tells_of_cancellation(record):
+            return
         # The unformatted text: what differs between repetitions is in its arguments.
         held = self._limit(f"{record.name} {str(record.msg)[:200]}")
         if held is None:
