@@ -176,6 +176,15 @@ def test_what_is_answered_instead_is_said(
     assert said in outcome.err
 
 
+INTERRUPTIBLE = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("sits_cli", run_name="__main__")
+"""
+"""`sits`, also where tests run in the background of a shell, which has Ctrl-C ignored there.
+`preexec_fn` would do, too, but forks a process with threads of gRPC."""
+
+
 class Terminal:
     """`sits` on a terminal of its own, and all that it showed."""
 
@@ -183,11 +192,9 @@ class Terminal:
         self.shown = b""
         self._fd, inner = pty.openpty()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "sits_cli", *arguments],
+            [sys.executable, "-c", INTERRUPTIBLE, *arguments],
             stdin=inner, stdout=inner, stderr=inner,
             env=os.environ | {"TERM": "xterm", "COLUMNS": "140", "LINES": "40"},
-            # Tests that run in the background of a shell are begun with Ctrl-C ignored.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )  # fmt: skip
         os.close(inner)
 
