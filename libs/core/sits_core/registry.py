@@ -13,16 +13,18 @@ Keys (prefix `sits` is `SITS_REDIS_PREFIX`; the braces keep all of them in one s
   {sits}:events                stream of steps of governance, the last `EVENTS_KEPT` or so: what was
                                and is its level, tiers refused, and the cause; TTL `EVENTS_TTL_S`
                                from the last one
+  {sits}:answer:<digest>       serialized sits.v1.CachedAnswer, by the front door that asked, TTL
+                               as the model says; none is renewed
 Channel:
   {sits}:changes               "lease", "topology" or "strategy" after each change (a lease
                                that is merely renewed is none); a hint, subscribers poll as well
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from sits_protos.v1.link_pb2 import Role
-from sits_protos.v1.registry_pb2 import Lease
+from sits_protos.v1.registry_pb2 import CachedAnswer, Lease
 from sits_protos.v1.topology_pb2 import TopologySnapshot
 
 LEASE_TTL_S = 6
@@ -74,6 +76,20 @@ class Registry(Protocol):
         """Call `on_change` soon after each change, from another thread; it must not block
         nor raise. A hint: some may be missing. Returns what ends it. Never raises."""
         ...
+
+
+class AnswerStore(Protocol):
+    """Answers of models that front doors keep for each other. Every call may raise
+    `RegistryUnavailable`, none blocks longer than a second or two.
+    `sits_core.redis_answers` is the real one, `sits_core.testing.MemoryAnswers` the one for
+    tests."""
+
+    def read(self, digests: Sequence[bytes]) -> list[CachedAnswer | None]: ...
+    def write(self, answers: Sequence[tuple[CachedAnswer, int]]) -> None:
+        """Each with the milliseconds that it is kept."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class Keeper(Protocol):

@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from sits_core.clock import now_ns
@@ -14,7 +14,7 @@ from sits_core.registry import (
     RegistryUnavailable,
 )
 from sits_protos.v1.link_pb2 import Role
-from sits_protos.v1.registry_pb2 import Lease
+from sits_protos.v1.registry_pb2 import CachedAnswer, Lease
 from sits_protos.v1.topology_pb2 import TopologySnapshot
 
 _POLL_S = 0.005
@@ -132,6 +132,37 @@ class MemoryRegistry:
     def __repr__(self) -> str:
         state = "down" if self.down else "up"
         return f"<MemoryRegistry {state} {len(self._leases)} leases>"
+
+
+class MemoryAnswers:
+    """An `AnswerStore` in memory. While `down` is true every call raises, as when Redis is gone;
+    `ttl_ms` says how long each answer would be kept."""
+
+    def __init__(self) -> None:
+        self.down = False
+        self.records: dict[bytes, bytes] = {}
+        self.ttl_ms: dict[bytes, int] = {}
+
+    def read(self, digests: Sequence[bytes]) -> list[CachedAnswer | None]:
+        self._check()
+        found = [self.records.get(digest) for digest in digests]
+        return [None if data is None else CachedAnswer.FromString(data) for data in found]
+
+    def write(self, answers: Sequence[tuple[CachedAnswer, int]]) -> None:
+        self._check()
+        for answer, ttl_ms in answers:
+            self.records[answer.digest] = answer.SerializeToString()
+            self.ttl_ms[answer.digest] = ttl_ms
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _check(self) -> None:
+        if self.down:
+            raise RegistryUnavailable("the store of this test is down")
+
+    def __repr__(self) -> str:
+        return f"<MemoryAnswers {'down' if self.down else 'up'} {len(self.records)} answers>"
 
 
 def free_port() -> int:

@@ -53,7 +53,9 @@ class Run:
     steps: tuple[StepRun, ...] = ()
 
 
-def result(batch: Batch, run: Run, instance: str, version: str) -> LinkMessage:
+def result(
+    batch: Batch, run: Run, instance: str, version: str, content: bytes = b""
+) -> LinkMessage:
     """Requests with an error have no rows in the outputs."""
     run.stages.sent = now_ns()
     header = ResultHeader(
@@ -66,6 +68,7 @@ def result(batch: Batch, run: Run, instance: str, version: str) -> LinkMessage:
         execution=run.execution,
         payload_bytes=run.output_bytes,
         inline_bytes=run.inline_bytes,
+        content=content,
     )
     for step in run.steps:
         header.steps.add(

@@ -60,20 +60,22 @@ class TensorContract:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """`max_rows` 0 = the model does not batch: a batch is one request, shapes are literal."""
+    """`max_rows` 0 = the model does not batch: a batch is one request, shapes are literal.
+    `content`: digest of what it was loaded from, for the front doors' response cache."""
 
     model: str
     version: str
     max_rows: int
     inputs: dict[str, TensorContract]
     outputs: tuple[TensorContract, ...]
+    content: bytes = b""
 
     @property
     def batches(self) -> bool:
         return self.max_rows > 0
 
 
-def contract_of(config: ModelConfig, version: str) -> Contract:
+def contract_of(config: ModelConfig, version: str, content: bytes = b"") -> Contract:
     """From a completed configuration."""
     return Contract(
         model=config.name,
@@ -81,6 +83,7 @@ def contract_of(config: ModelConfig, version: str) -> Contract:
         max_rows=config.max_batch_size,
         inputs={entry.name: _tensor(entry, entry.optional) for entry in config.input},
         outputs=tuple(_tensor(entry, False) for entry in config.output),
+        content=content,
     )
 
 

@@ -61,7 +61,8 @@ class Runner:
     def complete(self, batch: Batch, run: Run, last_step: Callable[[], None]) -> None:
         """Answers with what the step makes of `run`, or with what it raises."""
         if self.attempt(batch, run, last_step):
-            message = answers.result(batch, run, self._instance, self._contract.version)
+            own = self._contract
+            message = answers.result(batch, run, self._instance, own.version, own.content)
             self._answer(batch, run, message)
 
     def attempt(self, batch: Batch, run: Run, step: Callable[[], None]) -> bool:

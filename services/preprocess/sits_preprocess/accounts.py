@@ -54,6 +54,7 @@ class _Traced(NamedTuple):
     tenant: str
     rows: int
     payload_bytes: int
+    cached: str
     error: str
 
 
@@ -64,7 +65,7 @@ def _traced(
     return _Traced(
         parent, own, request.received_ns, times.batch_closed,
         times.dispatcher_returned, request.model, request.version, request.tenant, request.rows,
-        request.payload_bytes, "" if outcome == OK else outcome,
+        request.payload_bytes, answer.run.cached, "" if outcome == OK else outcome,
     )  # fmt: skip
 
 
@@ -81,6 +82,8 @@ def _of_request(one: _Traced, ended_ns: int, new_id: NewId) -> Iterator[SpanReco
         "rows": one.rows,
         "bytes": one.payload_bytes,
     }
+    if one.cached:
+        said["cache"] = one.cached
     yield span_below(
         one.parent, one.own.span_id, "preprocess.request", one.received_ns, ended_ns, said,
         error=one.error,

@@ -74,6 +74,10 @@ class AnnouncedCatalog:
                 self._degraded = degraded
                 self._view = self._merge(now_ns())
 
+    @property
+    def degraded(self) -> bool:
+        return self._degraded
+
     def find(self, name: str, version: str) -> Model:
         """See `sits_preprocess.catalog.Catalog.find`. A dictionary access when all is well."""
         view = self._current()
@@ -166,4 +170,5 @@ def _model(entry: ModelEntry) -> Model:
         metadata=ModelMetadataResponse.FromString(entry.metadata),
         config=ModelConfig.FromString(entry.config),
         labels={name: tuple(labels.values) for name, labels in entry.labels.items()},
+        content=entry.content,
     )

@@ -90,8 +90,9 @@ def run_of(header: ResultHeader, closed_ns: int, now: int) -> Run:
     )  # fmt: skip
     steps = tuple(_step_run(step) for step in header.steps) if header.steps else ()
     return Run(
-        times, header.execution, header.executed_rows, header.instance, steps, header.explanation
-    )
+        times, header.execution, header.executed_rows, header.instance, steps, header.explanation,
+        header.content,
+    )  # fmt: skip
 
 
 def _step_run(step: pb.StepRun) -> StepRun:
@@ -156,7 +157,7 @@ def _add_header(message: LinkMessage, request: Request) -> None:
     if request.outputs:
         header.outputs[:] = request.outputs
     for name, value in request.parameters.items():
-        header.parameters[name].CopyFrom(_parameter(value))
+        header.parameters[name].CopyFrom(parameter_of(value))
 
 
 def _fill_header(header: BatchHeader, sent: Batch, requests: Sequence[Request]) -> None:
@@ -195,7 +196,7 @@ def _fill_tensor(
         tensor.inline = b"".join([part.data for part in column])
 
 
-def _parameter(value: ParameterValue) -> Parameter:
+def parameter_of(value: ParameterValue) -> Parameter:
     match value:
         case bool():
             return Parameter(bool_value=value)

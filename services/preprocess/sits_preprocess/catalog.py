@@ -11,7 +11,8 @@ from sits_protos.v1.link_pb2 import ModelState
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One version of one model. `max_batch_size` 0 = it does not batch."""
+    """One version of one model. `max_batch_size` 0 = it does not batch. `content` is a digest of
+    what it was loaded from, empty when its answers are not to be kept."""
 
     name: str
     version: str
@@ -20,6 +21,7 @@ class Model:
     metadata: ModelMetadataResponse
     config: ModelConfig
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    content: bytes = b""
 
     @property
     def max_batch_size(self) -> int:

@@ -32,12 +32,17 @@ def model(
     decoupled: bool = False,
     state: ModelState.ValueType = ModelState.MODEL_STATE_READY,
     labels: Mapping[str, tuple[str, ...]] | None = None,
+    cached: bytes = b"",
+    parameters: Mapping[str, str] | None = None,
 ) -> Model:
-    """A model with tensors."""
+    """A model with tensors. `cached` is its content, where its answers are kept."""
     lead = [-1] if max_batch_size else []
     metadata = ModelMetadataResponse(name=name, versions=[version], platform="fake")
     config = ModelConfig(name=name, max_batch_size=max_batch_size)
     config.model_transaction_policy.decoupled = decoupled
+    config.response_cache.enable = bool(cached)
+    for key, value in (parameters or {}).items():
+        config.parameters[key].string_value = value
     for tensor, datatype, dims in inputs:
         metadata.inputs.add(name=tensor, datatype=datatype, shape=[*lead, *dims])
         config.input.add(
@@ -46,7 +51,7 @@ def model(
     for tensor, datatype, dims in outputs:
         metadata.outputs.add(name=tensor, datatype=datatype, shape=[*lead, *dims])
         config.output.add(name=tensor, data_type=_type(datatype), dims=dims)
-    return Model(name, version, state, "", metadata, config, labels or {})
+    return Model(name, version, state, "", metadata, config, labels or {}, cached)
 
 
 def _type(datatype: str) -> DataType.ValueType:
@@ -129,10 +134,12 @@ class FakeEngine:
             outputs = tuple(self.runs.get(request.model, identity)(request))
         except SitsError as error:
             return Answer(error=error)
-        names = [o.name for o in self.catalog.find(request.model, request.version).metadata.outputs]
+        model = self.catalog.find(request.model, request.version)
+        names = [o.name for o in model.metadata.outputs]
         wanted = {names[i] for i in request.outputs} or set(names)
         chosen = tuple(o for o in outputs if o.name in wanted)
-        return Answer(chosen, None, Run(rows=request.rows), self.answer_parameters)
+        run = Run(rows=request.rows, content=model.content)
+        return Answer(chosen, None, run, self.answer_parameters)
 
 
 def default_models() -> list[Model]:

@@ -14,6 +14,8 @@ from sits_core.tracing import Tracer
 from sits_preprocess.access import Access, read_api_keys
 from sits_preprocess.accounts import Accounts
 from sits_preprocess.admission import Admission
+from sits_preprocess.cache.engine import CachedEngine
+from sits_preprocess.cache.opening import open_cache
 from sits_preprocess.front_tls import front_tls
 from sits_preprocess.health import Health
 from sits_preprocess.inference import Engine, Inference, OpenLimits
@@ -46,14 +48,19 @@ class Front:
     regions: Regions
     ready: Callable[[], bool]
     pools: tuple[ThreadPoolExecutor, ...]
+    cache: CachedEngine | None
 
     def start(self) -> None:
         """Raises `SettingsError` when it cannot listen."""
+        if self.cache is not None:
+            self.cache.start()
         self.transport.start()
 
     def stop(self, grace_s: float) -> None:
         self.health.end()
         self.transport.stop(grace_s)
+        if self.cache is not None:
+            self.cache.stop()
         for pool in self.pools:
             pool.shutdown(wait=False, cancel_futures=True)
         self.regions.close()
@@ -66,7 +73,7 @@ def build(
     tracer: Tracer,
     registry: CollectorRegistry,
 ) -> Front:
-    """Raises `SettingsError` for an API key file or TLS settings that cannot be used."""
+    """Raises `SettingsError` for an API key file, TLS or Redis settings that cannot be used."""
     access, regions, statistics = access_of(settings), regions_of(settings), Statistics()
     tracing = TraceSettings(tracer, engine.catalog)
     admission = Admission(
@@ -79,8 +86,11 @@ def build(
     )
     accounts = Accounts(registry, statistics, tracer)
     limits = OpenLimits(settings.max_message_bytes, settings.preprocess_open_bytes)
-    inference = Inference(engine, admission, accounts, limits)
-    engine.deliver_to(inference.answered)
+    cache = open_cache(settings, engine, statistics, registry)
+    if cache is not None:
+        repository.loaded = cache.pause
+    inference = Inference(cache or engine, admission, accounts, limits)
+    inference.engine.deliver_to(inference.answered)
     metadata = metadata_of(settings, engine)
 
     def ready() -> bool:
@@ -102,7 +112,8 @@ def build(
     reflection = Reflection((OIP, BATCHES, HEALTH)) if settings.reflection else None
     servicer = Servicer(inference, Methods(services, operators), health, reflection, readers)
     transport = transport_of(settings, servicer.routes())
-    return Front(transport, servicer, inference, health, regions, ready, (readers, operators))
+    pools = (readers, operators)
+    return Front(transport, servicer, inference, health, regions, ready, pools, cache)
 
 
 def access_of(settings: PreprocessSettings) -> Access:

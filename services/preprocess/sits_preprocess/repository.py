@@ -54,7 +54,8 @@ class Repository:
     """Every method may block for as long as a model takes: not for an event loop.
 
     `control` opens a stub to a dispatcher, or raises `Unavailable` when none is connected.
-    Errors of the other side arrive with their status and text.
+    Errors of the other side arrive with their status and text. `loaded` is told the name of
+    a model before its load is said to be done.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Repository:
         self._catalog, self._control = catalog, control
         self._metadata = token_metadata(token)
         self._load_timeout_s, self._announce_timeout_s = load_timeout_s, announce_timeout_s
+        self.loaded: Callable[[str], object] = lambda name: None
 
     def index(
         self, request: pb.RepositoryIndexRequest, deadline: Deadline | None = None
@@ -107,6 +109,7 @@ class Repository:
             raise Unavailable(
                 f"model '{request.model_name}' was loaded, but no executor has announced it"
             )
+        self.loaded(request.model_name)
         return pb.RepositoryModelLoadResponse()
 
     def unload(

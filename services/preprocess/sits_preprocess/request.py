@@ -61,7 +61,8 @@ class StepRun(NamedTuple):
 class Run(NamedTuple):
     """What the requests of one batch, or of one part of it, have in common. `rows` ran
     together, padding included; `execution` counts the runs of `instance`. `steps` are those
-    of a pipeline. `explanation`: why it went to `instance`, where somebody asked."""
+    of a pipeline. `explanation`: why it went to `instance`, where somebody asked. `content`
+    tells what ran. `cached`: where the answer was kept, when it was not computed for them."""
 
     times: Times = Times()
     execution: int = 0
@@ -69,6 +70,8 @@ class Run(NamedTuple):
     instance: str = ""
     steps: tuple[StepRun, ...] = ()
     explanation: str = ""
+    content: bytes = b""
+    cached: str = ""
 
 
 NOT_RUN: Final = Run()

@@ -152,6 +152,31 @@ class PreprocessSettings(Settings):
         description="cheaper versions that requests without a version get while governance "
         "degrades: MODEL=VERSION, comma list",
     )
+    preprocess_response_cache_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="memory for answers that are given again, of models whose config.pbtxt has "
+        "response_cache { enable: true }; 0 = off",
+    )
+    preprocess_response_cache_ttl_s: float = Field(
+        default=60.0,
+        gt=0,
+        le=30 * 86_400,
+        description="seconds for which an answer is given again; a model's parameter "
+        "response_cache_ttl_s wins",
+    )
+    preprocess_response_cache_redis_bytes: int = Field(
+        default=32 << 20,
+        ge=0,
+        description="answers that this process keeps in Redis for all front doors; 0 = none. "
+        "Nothing is kept there without SITS_REDIS_URL",
+    )
+    preprocess_response_cache_redis_wait_ms: float = Field(
+        default=5.0,
+        gt=0,
+        le=1000,
+        description="no request waits longer than this for what Redis may have, milliseconds",
+    )
     preprocess_wait_s: float = Field(
         default=5.0,
         ge=0,

@@ -1,7 +1,8 @@
 """What `ModelStatistics` counts: requests, batches and the time they took, by model version.
 
 Stages are counted for every request that ran, rows and executions where it succeeded. As in
-Triton, a pipeline's stages are the sums of its steps', and each step counts for its own model.
+Triton, a pipeline's stages are the sums of its steps', and each step counts for its own model;
+a request that the response cache answers is a success that waited for nothing, and no inference.
 """
 
 import threading
@@ -55,6 +56,18 @@ class Statistics:
                     own = self._of((step.model, step.version))
                     with own.lock:
                         own.count_step(step, counted, ended_ns)
+
+    def found(self, model: str, version: str, took_ns: int) -> None:
+        """The response cache had an answer; looking for it took so long."""
+        counters = self._of((model, version))
+        with counters.lock:
+            counters.cache_hit.add(1, took_ns)
+
+    def missed(self, model: str, version: str, count: int, took_ns: int) -> None:
+        """It had none for so many requests; looking for it, or keeping it later, took so long."""
+        counters = self._of((model, version))
+        with counters.lock:
+            counters.cache_miss.add(count, took_ns)
 
     def report(self, models: Iterable[Model]) -> pb.ModelStatisticsResponse:
         """The counters of each of `models`, in their order; zeros for one never asked."""
@@ -140,7 +153,7 @@ class _Counters:
 
     __slots__ = (
         "_batches", "_compute", "_executions", "_fail", "_order", "_queue", "_recent", "_rows",
-        "_success", "last_ns", "lock",
+        "_success", "cache_hit", "cache_miss", "last_ns", "lock",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -148,6 +161,7 @@ class _Counters:
         self.last_ns = 0
         self._rows = self._executions = 0
         self._success, self._fail, self._queue = _Sum(), _Sum(), _Sum()
+        self.cache_hit, self.cache_miss = _Sum(), _Sum()
         self._compute = _Compute()
         self._batches: dict[int, _Compute] = {}
         self._recent: set[Execution] = set()
@@ -166,9 +180,12 @@ class _Counters:
                 ok, rows, ok_ns = ok + 1, rows + request.rows, ok_ns + total_ns
             else:
                 failed, failed_ns = failed + 1, failed_ns + total_ns
-        self._rows += rows
         self._success.add(ok, ok_ns)
         self._fail.add(failed, failed_ns)
+        if run.cached:
+            self._queue.add(ok, 0)
+            return _Counted(0, 0, False)
+        self._rows += rows
         if times.infer_started:
             self.last_ns = max(self.last_ns, ended_ns)
             self._queue.add(ok + failed, queue_ns)
@@ -219,8 +236,8 @@ class _Counters:
         self._fail.write(stats.inference_stats.fail)
         self._queue.write(stats.inference_stats.queue)
         self._compute.write(stats.inference_stats)
-        stats.inference_stats.cache_hit.SetInParent()
-        stats.inference_stats.cache_miss.SetInParent()
+        self.cache_hit.write(stats.inference_stats.cache_hit)
+        self.cache_miss.write(stats.inference_stats.cache_miss)
         for rows in sorted(self._batches):
             self._batches[rows].write(stats.batch_stats.add(batch_size=rows))
 

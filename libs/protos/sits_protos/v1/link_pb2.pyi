@@ -354,6 +354,7 @@ class ModelEntry(_message.Message):
     INSTANCES_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     MICRO_BATCH_ROWS_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     state: Global___ModelState.ValueType
@@ -369,6 +370,10 @@ class ModelEntry(_message.Message):
     micro_batch_rows: _builtins.int
     """Largest micro-batch the free memory of the device allows, in rows;
     0 = the model's own limit.
+    """
+    content: _builtins.bytes
+    """Digest of what it was loaded from, for models with response_cache: equal
+    contents give equal answers. Empty = not known: answers are not kept.
     """
     @_builtins.property
     def labels(self) -> _containers.MessageMap[_builtins.str, Global___Labels]:
@@ -387,10 +392,11 @@ class ModelEntry(_message.Message):
         instances: _builtins.int = ...,
         labels: _abc.Mapping[_builtins.str, Global___Labels] | None = ...,
         micro_batch_rows: _builtins.int = ...,
+        content: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "instances", b"instances", "labels", b"labels", "metadata", b"metadata", "micro_batch_rows", b"micro_batch_rows", "name", b"name", "reason", b"reason", "slots", b"slots", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "content", b"content", "instances", b"instances", "labels", b"labels", "metadata", b"metadata", "micro_batch_rows", b"micro_batch_rows", "name", b"name", "reason", b"reason", "slots", b"slots", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -755,6 +761,7 @@ class ResultHeader(_message.Message):
     INLINE_BYTES_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
     EXPLANATION_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
     batch_id: _builtins.int
     first_request: _builtins.int
     """The part of the sender's batch that this message answers."""
@@ -771,6 +778,8 @@ class ResultHeader(_message.Message):
     inline_bytes: _builtins.int
     explanation: _builtins.str
     """Why it went there, where that was asked for: executor=…;strategy=…;of=…"""
+    content: _builtins.bytes
+    """ModelEntry.content of what ran."""
     @_builtins.property
     def times(self) -> Global___StageTimes: ...
     @_builtins.property
@@ -797,10 +806,11 @@ class ResultHeader(_message.Message):
         inline_bytes: _builtins.int = ...,
         steps: _abc.Iterable[Global___StepRun] | None = ...,
         explanation: _builtins.str = ...,
+        content: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "error", b"error", "executed_rows", b"executed_rows", "execution", b"execution", "explanation", b"explanation", "first_request", b"first_request", "inline_bytes", b"inline_bytes", "instance", b"instance", "payload_bytes", b"payload_bytes", "requests", b"requests", "steps", b"steps", "times", b"times", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "content", b"content", "error", b"error", "executed_rows", b"executed_rows", "execution", b"execution", "explanation", b"explanation", "first_request", b"first_request", "inline_bytes", b"inline_bytes", "instance", b"instance", "payload_bytes", b"payload_bytes", "requests", b"requests", "steps", b"steps", "times", b"times", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,16 +22,23 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from sits_protos.v1 import common_pb2 as sits__protos_dot_v1_dot_common__pb2
 from sits_protos.v1 import link_pb2 as sits__protos_dot_v1_dot_link__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dsits_protos/v1/registry.proto\x12\x07sits.v1\x1a\x19sits_protos/v1/link.proto\"\xa3\x01\n\x05Lease\x12\x1b\n\x04role\x18\x01 \x01(\x0e\x32\r.sits.v1.Role\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x17\n\x0f\x63ontrol_address\x18\x04 \x01(\t\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x12\x17\n\x0fstarted_unix_ns\x18\x07 \x01(\x06\x12\x10\n\x08\x64raining\x18\x08 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dsits_protos/v1/registry.proto\x12\x07sits.v1\x1a\x1bsits_protos/v1/common.proto\x1a\x19sits_protos/v1/link.proto\"\xa3\x01\n\x05Lease\x12\x1b\n\x04role\x18\x01 \x01(\x0e\x32\r.sits.v1.Role\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x17\n\x0f\x63ontrol_address\x18\x04 \x01(\t\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x12\x17\n\x0fstarted_unix_ns\x18\x07 \x01(\x06\x12\x10\n\x08\x64raining\x18\x08 \x01(\x08\"\xd8\x01\n\x0c\x43\x61\x63hedAnswer\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x14\n\x0cmade_unix_ns\x18\x02 \x01(\x06\x12 \n\x07outputs\x18\x03 \x03(\x0b\x32\x0f.sits.v1.Tensor\x12\x39\n\nparameters\x18\x04 \x03(\x0b\x32%.sits.v1.CachedAnswer.ParametersEntry\x1a\x45\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.sits.v1.Parameter:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sits_protos.v1.registry_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LEASE']._serialized_start=70
-  _globals['_LEASE']._serialized_end=233
+  _globals['_CACHEDANSWER_PARAMETERSENTRY']._loaded_options = None
+  _globals['_CACHEDANSWER_PARAMETERSENTRY']._serialized_options = b'8\001'
+  _globals['_LEASE']._serialized_start=99
+  _globals['_LEASE']._serialized_end=262
+  _globals['_CACHEDANSWER']._serialized_start=265
+  _globals['_CACHEDANSWER']._serialized_end=481
+  _globals['_CACHEDANSWER_PARAMETERSENTRY']._serialized_start=412
+  _globals['_CACHEDANSWER_PARAMETERSENTRY']._serialized_end=481
 # @@protoc_insertion_point(module_scope)

@@ -3,8 +3,11 @@
 isort:skip_file
 Values that live in Redis. The key patterns are in sits_core.registry."""
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
+from sits_protos.v1 import common_pb2 as _common_pb2
 from sits_protos.v1 import link_pb2 as _link_pb2
 import builtins as _builtins
 import sys
@@ -59,3 +62,59 @@ class Lease(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Lease: _TypeAlias = Lease  # noqa: Y015
+
+@_typing.final
+class CachedAnswer(_message.Message):
+    """What a model answered, kept by a front door for all of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ParametersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> _common_pb2.Parameter: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _common_pb2.Parameter | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    DIGEST_FIELD_NUMBER: _builtins.int
+    MADE_UNIX_NS_FIELD_NUMBER: _builtins.int
+    OUTPUTS_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    digest: _builtins.bytes
+    """The digest that its key ends with: a record under another key is skipped."""
+    made_unix_ns: _builtins.int
+    @_builtins.property
+    def outputs(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Tensor]:
+        """In the order in which they were asked for; payloads are inline."""
+
+    @_builtins.property
+    def parameters(self) -> _containers.MessageMap[_builtins.str, _common_pb2.Parameter]: ...
+    def __init__(
+        self,
+        *,
+        digest: _builtins.bytes = ...,
+        made_unix_ns: _builtins.int = ...,
+        outputs: _abc.Iterable[_common_pb2.Tensor] | None = ...,
+        parameters: _abc.Mapping[_builtins.str, _common_pb2.Parameter] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "made_unix_ns", b"made_unix_ns", "outputs", b"outputs", "parameters", b"parameters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CachedAnswer: _TypeAlias = CachedAnswer  # noqa: Y015

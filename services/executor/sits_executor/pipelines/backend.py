@@ -65,6 +65,11 @@ class PipelineBackend:
         """Names of the models that it is made of."""
         return frozenset(node.step.model for node in self.graph.nodes)
 
+    @property
+    def contents(self) -> tuple[bytes, ...]:
+        """Of the models that it is made of, in the order of its steps."""
+        return tuple(node.contract.content for node in self.graph.nodes)
+
     def run(self, inputs: Arrays, parameters: Parameters) -> Arrays:
         """Raises `StepFailed`, and what a step raised of our own errors."""
         return self.run_while(inputs, parameters, _always)

@@ -14,7 +14,7 @@ SLOTS_PER_INSTANCE = 2
 
 def entry_of(
     config: ModelConfig, version: str, versions: Sequence[str], labels: dict[str, Labels],
-    fallback: str, instances: int,
+    fallback: str, instances: int, content: bytes = b"",
 ) -> ModelEntry:  # fmt: skip
     """The announcement of a version that is ready."""
     return ModelEntry(
@@ -27,6 +27,7 @@ def entry_of(
         instances=instances,
         slots=SLOTS_PER_INSTANCE * instances,
         labels=labels,
+        content=content,
     )
 
 

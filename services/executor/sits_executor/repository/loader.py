@@ -21,6 +21,7 @@ from sits_executor.repository import given as given_config
 from sits_executor.repository import versions
 from sits_executor.repository.check import check
 from sits_executor.repository.complete import complete, complete_pipeline
+from sits_executor.repository.content import Content
 from sits_executor.repository.describe import entry_of, read_labels
 from sits_executor.repository.given import Given
 from sits_executor.repository.layout import ModelFolder, refuse_pickled
@@ -102,29 +103,33 @@ class Loader:
 
     def load(self, plan: Plan, version: str) -> LoadedModel:
         """Opens, checks and warms up one version, and starts its instances. Raises `LoadError`."""
+        content = Content(plan.given.config, plan.folder, version)
         if plan.pipeline is not None:
-            return self._load_pipeline(plan, plan.pipeline, version)
+            return self._load_pipeline(plan, plan.pipeline, version, content)
         spec = self._spec(plan, version)
         backend = plan.choice.load(spec)
         try:
-            return self._ready(plan, backend, spec)
+            return self._ready(plan, backend, spec, content)
         except BaseException:
             backend.close()
             raise
 
-    def _load_pipeline(self, plan: Plan, pipeline: Pipeline, version: str) -> LoadedModel:
+    def _load_pipeline(
+        self, plan: Plan, pipeline: Pipeline, version: str, content: Content
+    ) -> LoadedModel:
         """Batches that are at different steps run at once: an instance for each of the steps."""
         config = complete_pipeline(plan.given)
         check(config, None)
         backend = open_pipeline(config, pipeline, version, self._find, self._ran)
         instances = min(MAX_INSTANCES, backend.parallel)
         try:
-            return self._serve(plan, backend, config, version, instances)
+            made_of = content.digest(config, backend.contents)
+            return self._serve(plan, backend, config, version, instances, made_of)
         except BaseException:
             backend.close()
             raise
 
-    def _ready(self, plan: Plan, backend: Backend, spec: LoadSpec) -> LoadedModel:
+    def _ready(self, plan: Plan, backend: Backend, spec: LoadSpec, content: Content) -> LoadedModel:
         where = _where_it_runs(plan.placement, backend)
         if backend.fallback:
             log.warning("model.cpu_fallback", model=spec.model, cause=backend.fallback)
@@ -132,17 +137,19 @@ class Loader:
         config.backend, config.platform = plan.choice.backend, plan.choice.platform
         config.default_model_filename = spec.filename
         check(config, backend.signature)
-        return self._serve(plan, backend, config, spec.version, where.instances)
+        made_of = content.digest(config)
+        return self._serve(plan, backend, config, spec.version, where.instances, made_of)
 
     def _serve(
-        self, plan: Plan, backend: Backend, config: ModelConfig, version: str, count: int
-    ) -> LoadedModel:
-        contract = contract_of(config, version)
+        self, plan: Plan, backend: Backend, config: ModelConfig, version: str, count: int,
+        content: bytes,
+    ) -> LoadedModel:  # fmt: skip
+        contract = contract_of(config, version, content)
         warm_up(backend, contract, config, plan.folder)
         if isinstance(backend, StreamBackend):
             backend.prepare(contract)
         labels = read_labels(config, plan.folder)
-        entry = entry_of(config, version, plan.versions, labels, backend.fallback, count)
+        entry = entry_of(config, version, plan.versions, labels, backend.fallback, count, content)
         shared = Shared(backend, count)
         capacity = max(self._queue_batches, entry.slots)
         priority = config.dynamic_batching.default_priority_level

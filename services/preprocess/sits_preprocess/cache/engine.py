@@ -1,0 +1,196 @@
+"""An engine that gives answers again, before the one that computes them is asked."""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from sits_core.clock import now_ns
+from sits_core.errors import Cancelled, SitsError
+from sits_preprocess.cache.memory import Kept, Memory, kept
+from sits_preprocess.cache.metrics import CacheMetrics
+from sits_preprocess.cache.records import kept_of
+from sits_preprocess.cache.rules import Rule, Rules, digest_of
+from sits_preprocess.cache.shared import Asked, Shared
+from sits_preprocess.catalog import Catalog
+from sits_preprocess.inference import Engine
+from sits_preprocess.request import Answer, Answered, Request, Run
+from sits_preprocess.statistics import Statistics
+from sits_protos.v1.registry_pb2 import CachedAnswer
+
+Sink = Callable[[Sequence[Answered]], None]
+
+MEMORY: Final = "memory"
+REDIS: Final = "redis"
+MISS: Final = "miss"
+
+_CANCELLED: Final = Cancelled("cancelled by the client")
+
+
+class _Missed(NamedTuple):
+    """A request that has to be computed, or is looked for in Redis. `asked_ns`: when the search
+    began."""
+
+    digest: bytes
+    rule: Rule
+    asked_ns: int
+
+
+class CachedEngine:
+    """Between a front door's requests and its engine. Safe from any thread; never blocks.
+
+    Hits are answered on the caller's thread, without queue, quota or gate: they cost nothing
+    that those protect. What was not found goes on, and its answer is kept when it comes.
+    """
+
+    def __init__(
+        self, engine: Engine, rules: Rules, memory: Memory, shared: Shared | None,
+        statistics: Statistics, metrics: CacheMetrics, clock: Callable[[], int] = now_ns,
+    ) -> None:  # fmt: skip
+        self._engine, self._rules, self._memory, self._shared = engine, rules, memory, shared
+        self._statistics, self._metrics, self._clock = statistics, metrics, clock
+        self._missed: dict[Request, _Missed] = {}
+        self._sink: Sink = lambda _answered: None
+        if shared is not None:
+            shared.found = self._found
+
+    def start(self) -> None:
+        if self._shared is not None:
+            self._shared.start()
+
+    def stop(self) -> None:
+        if self._shared is not None:
+            self._shared.stop()
+
+    def pause(self, model: str) -> None:
+        """`model` was loaded: for a moment none of its answers is given again."""
+        self._rules.pause(model)
+
+    # as an engine
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._engine.catalog
+
+    def deliver_to(self, sink: Sink) -> None:
+        self._sink = sink
+        self._engine.deliver_to(self._answered)
+
+    def refusing(self, now: int) -> bool:
+        return self._engine.refusing(now)
+
+    def foresee(self, request: Request, now: int) -> SitsError | None:
+        """A model whose answers are kept may have this one: it has to be read to be found."""
+        if self._rules.keeps(request.model, request.version):
+            return None
+        return self._engine.foresee(request, now)
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        hits: list[Answered] = []
+        onward: list[Request] = []
+        asked: list[Asked] = []
+        for request in requests:
+            rule = self._rules.of(request)
+            if rule is None:
+                onward.append(request)
+            elif (answer := self._look_up(request, rule)) is not None:
+                hits.append((request, answer))
+            else:
+                asked.append(Asked(request, self._missed[request].digest))
+        if hits:
+            self._sink(hits)
+        if asked and not (self._shared is not None and self._shared.ask(asked)):
+            onward = list(requests) if not hits else [*onward, *(one.request for one in asked)]
+        self._onward(onward)
+
+    def cancel(self, request: Request) -> None:
+        if self._shared is not None and self._shared.withdraw(request):
+            self._missed.pop(request, None)
+            self._sink([(request, Answer(error=_CANCELLED))])
+        else:
+            self._engine.cancel(request)
+
+    # steps
+
+    def _look_up(self, request: Request, rule: Rule) -> Answer | None:
+        """None, and it is remembered as missed, when it is not in this process."""
+        asked_ns = self._clock()
+        digest = digest_of(request, rule)
+        found = self._memory.get(digest)
+        if found is not None and asked_ns < found.fresh_until_ns:
+            return self._hit(request, found, MEMORY, asked_ns)
+        self._missed[request] = _Missed(digest, rule, asked_ns)
+        return None
+
+    def _hit(self, request: Request, found: Kept, where: str, asked_ns: int) -> Answer:
+        now = self._clock()
+        self._statistics.found(request.model, request.version, now - asked_ns)
+        self._metrics.looked_up(request.model, where)
+        why = (
+            f"cache={where};age_ms={(now - found.made_ns) // 1_000_000}" if request.explain else ""
+        )
+        return Answer(found.outputs, None, Run(explanation=why, cached=where), found.parameters)
+
+    def _found(self, looked_up: Sequence[tuple[Request, CachedAnswer | None]]) -> None:
+        """What Redis says, on the second level's thread."""
+        hits: list[Answered] = []
+        onward: list[Request] = []
+        for request, record in looked_up:
+            answer = self._from_record(request, record) if record is not None else None
+            if answer is None:
+                onward.append(request)
+            else:
+                del self._missed[request]
+                hits.append((request, answer))
+        if hits:
+            self._sink(hits)
+        self._onward(onward)
+
+    def _onward(self, requests: Sequence[Request]) -> None:
+        """Those that were missed are counted: the search for them is over."""
+        if not requests:
+            return
+        now = self._clock()
+        for request in requests:
+            if (missed := self._missed.get(request)) is not None:
+                self._metrics.looked_up(request.model, MISS)
+                self._statistics.missed(request.model, request.version, 1, now - missed.asked_ns)
+        self._engine.submit(requests)
+
+    def _from_record(self, request: Request, record: CachedAnswer) -> Answer | None:
+        missed = self._missed[request]
+        now = self._clock()
+        found = kept_of(record, missed.rule, now)
+        if now >= found.fresh_until_ns:
+            return None
+        self._memory.put(missed.digest, found)
+        return self._hit(request, found, REDIS, missed.asked_ns)
+
+    def _answered(self, answered: Sequence[Answered]) -> None:
+        """Kept first, so that who has an answer and asks again gets the same one."""
+        for request, answer in answered:
+            missed = self._missed.pop(request, None) if self._missed else None
+            if missed is not None:
+                self._keep(request, missed, answer)
+        self._sink(answered)
+
+    def _keep(self, request: Request, missed: _Missed, answer: Answer) -> None:
+        """Unless it failed, or came of another content than the one it was asked of: its model
+        was loaded anew meanwhile."""
+        if answer.error is not None:
+            return
+        started_ns = self._clock()
+        self._put(missed, answer, started_ns)
+        self._statistics.missed(request.model, request.version, 0, self._clock() - started_ns)
+
+    def _put(self, missed: _Missed, answer: Answer, now: int) -> None:
+        rule = missed.rule
+        if answer.run.content != rule.content:
+            self._metrics.unkept("reloaded")
+            return
+        made = kept(answer, now, rule.ttl_ns, rule.stale_ns)
+        if not self._memory.put(missed.digest, made):
+            self._metrics.unkept("too_large")
+        if self._shared is not None:
+            self._shared.put(missed.digest, made)
+
+    def __repr__(self) -> str:
+        return f"<CachedEngine {self._rules!r} {self._memory!r} {self._shared!r}>"
