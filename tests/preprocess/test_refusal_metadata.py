@@ -2,6 +2,8 @@
 
 import grpc
 import numpy as np
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
 from tritonclient.grpc import service_pb2 as pb
 
 from sits_core.errors import InvalidArgument, Unavailable, from_proto
@@ -36,14 +38,25 @@ def test_a_refused_call_has_its_reason_and_when_to_retry_in_its_trailers(served,
     found = trailers(served, request())
     assert found["sits-reason"] == "SHED_UNDER_OVERLOAD"
     assert found["sits-retry-after-ms"] == "1500"
-    # pygrpc-native takes all keys that start with "grpc-" as its own.
+    # pygrpc-native does not send this one key.
     assert found.get("grpc-retry-pushback-ms") == ("1500" if transport == "grpcio" else None)
+
+
+def test_when_to_retry_is_in_the_status_details_as_clients_of_google_apis_know_it(served) -> None:
+    served.engine.refuse = SHED
+    status = Status.FromString(trailers(served, request())["grpc-status-details-bin"])
+    retry, info = RetryInfo(), ErrorInfo()
+    assert status.details[0].Unpack(retry)
+    assert status.details[1].Unpack(info)
+    assert (status.code, status.message) == (14, "too much work")
+    assert retry.retry_delay.ToMilliseconds() == 1500
+    assert (info.reason, info.domain) == ("SHED_UNDER_OVERLOAD", "sits")
 
 
 def test_an_error_that_no_retry_mends_has_its_reason_only(served) -> None:
     found = trailers(served, pb.ModelInferRequest(model_name="nobody"))
     assert found["sits-reason"] == "NOT_FOUND"
-    assert "grpc-retry-pushback-ms" not in found
+    assert not {"grpc-retry-pushback-ms", "grpc-status-details-bin"} & found.keys()
 
 
 def test_on_a_stream_they_are_parameters_of_the_answer(served) -> None:

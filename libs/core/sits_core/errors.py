@@ -1,6 +1,10 @@
 """The errors SITS answers with: a gRPC status, a machine-readable reason, a text safe to show."""
 
+from functools import lru_cache
+
 import grpc
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
 
 from sits_protos.v1.common_pb2 import Error
 
@@ -12,6 +16,11 @@ REASON_KEY = "sits-reason"
 RETRY_KEY = "sits-retry-after-ms"
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
 """gRPC clients with a retry policy wait that long."""
+DETAILS_KEY = "grpc-status-details-bin"
+"""A `google.rpc.Status` with `RetryInfo`, the form that clients of Google's APIs know."""
+DOMAIN = "sits"
+
+Trailers = tuple[tuple[str, str | bytes], ...]
 
 
 class SitsError(Exception):
@@ -45,13 +54,26 @@ class SitsError(Exception):
             retry_after_ms=self.retry_after_ms,
         )
 
-    def trailers(self) -> tuple[tuple[str, str], ...]:
+    def trailers(self) -> Trailers:
         """Metadata that goes with the status: why, and for gRPC's retries, when to come back."""
-        why = (REASON_KEY, self.reason)
-        if not self.retry_after_ms:
+        why, after_ms = (REASON_KEY, self.reason), self.retry_after_ms
+        if not after_ms:
             return (why,)
-        after_ms = str(self.retry_after_ms)
-        return why, (RETRY_KEY, after_ms), (PUSHBACK_KEY, after_ms)
+        details = _details(self.status.value[0], self.message, self.reason, after_ms)
+        return (
+            why, (RETRY_KEY, str(after_ms)), (PUSHBACK_KEY, str(after_ms)), (DETAILS_KEY, details),
+        )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _details(code: int, message: str, reason: str, after_ms: int) -> bytes:
+    """Remembered: a burst is refused in few words."""
+    status, retry = Status(code=code, message=message), RetryInfo()
+    retry.retry_delay.FromMilliseconds(after_ms)
+    for detail in (retry, ErrorInfo(reason=reason, domain=DOMAIN)):
+        status.details.add().Pack(detail)
+    data: bytes = status.SerializeToString()
+    return data
 
 
 class InvalidArgument(SitsError):

@@ -13,6 +13,7 @@ from sits_core.settings import SettingsError
 from sits_preprocess.transport.call import Metadata
 
 TENANT_HEADER: Final = "sits-tenant"
+EXPLAIN_HEADER: Final = "sits-explain"
 _TENANT = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _BEARER = "Bearer "
 

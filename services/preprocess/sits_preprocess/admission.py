@@ -6,7 +6,7 @@ from typing import NamedTuple
 from sits_core.clock import Deadline, earliest
 from sits_core.errors import SitsError, Unimplemented
 from sits_core.tracing import TraceContext
-from sits_preprocess.access import TENANT_HEADER, Access
+from sits_preprocess.access import EXPLAIN_HEADER, TENANT_HEADER, Access
 from sits_preprocess.catalog import Catalog
 from sits_preprocess.metadata import check_model_name
 from sits_preprocess.oip.draft import Draft, Unread
@@ -26,6 +26,7 @@ class Origin(NamedTuple):
     named_tenant: str
     deadline: Deadline | None
     traceparent: str | None
+    explain: bool = False
 
 
 class Admission:
@@ -53,6 +54,7 @@ class Admission:
             metadata.get(TENANT_HEADER, ""),
             call.deadline,
             metadata.get("traceparent"),
+            metadata.get(EXPLAIN_HEADER) == "true",
         )
 
     def tenant(self, origin: Origin) -> str:
@@ -102,7 +104,7 @@ class Admission:
         options = read_options(parameters) if parameters else NO_OPTIONS
         into.tenant = self._access.tenant(origin.key_tenant, options.tenant or origin.named_tenant)
         into.priority, into.parameters = options.priority, options.custom
-        into.explain = options.explain
+        into.explain = options.explain or origin.explain
         into.deadline = self._deadline(origin, options, into.received_ns)
         self._trace(origin, into)
         into.inputs = inputs = draft.inputs(signature, self._regions)

@@ -1,9 +1,10 @@
 """Requests and answers of `sits.v1.Inference`: to drafts, and from results."""
 
 from sits_core.errors import InvalidArgument
+from sits_preprocess.batch_message import parameter_of
 from sits_preprocess.oip.limits import MAX_ID_CHARS, MAX_TENSORS, check_count, check_name
 from sits_preprocess.oip.outputs import Wanted, output_index
-from sits_preprocess.oip.parameters import TENANT, sits_values
+from sits_preprocess.oip.parameters import EXPLAIN, TENANT, sits_values
 from sits_preprocess.oip.result import Result
 from sits_preprocess.oip.signature import Signature
 from sits_preprocess.oip.tensors import check_data, check_declared, check_rank, in_model_order
@@ -71,6 +72,10 @@ def response_of(result: Result, index: int) -> InferResponse:
                 inline=bytes(tensor.data),
             )
         )
+    for name, value in result.parameters.items():
+        response.parameters[name].CopyFrom(parameter_of(value))
+    if result.explanation:
+        response.parameters[EXPLAIN].string_value = result.explanation
     return response
 
 

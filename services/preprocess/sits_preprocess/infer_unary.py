@@ -5,12 +5,15 @@ from functools import partial
 
 from sits_core.clock import now_ns
 from sits_core.errors import SitsError
+from sits_preprocess.access import EXPLAIN_HEADER
 from sits_preprocess.inference import Ask, Inference
 from sits_preprocess.oip.encoding import ResponseEncoder
 from sits_preprocess.oip.known import Beginnings
 from sits_preprocess.oip.reading import OipMessage
 from sits_preprocess.oip.result import Result
 from sits_preprocess.transport.call import Arrivals, Call, run_batched
+
+MAX_HEADER_CHARS = 4000
 
 SLOW_BYTES = 256 << 10
 """Messages from this size on are read by other threads: no small one waits behind them."""
@@ -59,5 +62,13 @@ class InferUnary:
     def _respond(self, call: Call, result: Result) -> None:
         if result.error is not None:
             call.fail(result.error)
+        elif result.explanation and EXPLAIN_HEADER in call.metadata:
+            why = (EXPLAIN_HEADER, as_header(result.explanation))
+            call.respond(self._encode(result._replace(explanation="")), (why,))
         else:
             call.respond(self._encode(result))
+
+
+def as_header(text: str) -> str:
+    """Metadata is printable ASCII, and clients take 8 KiB of it in all."""
+    return text.encode("ascii", "backslashreplace").decode()[:MAX_HEADER_CHARS]

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from sits_protos.v1 import common_pb2 as sits__protos_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1esits_protos/v1/inference.proto\x12\x07sits.v1\x1a\x1bsits_protos/v1/common.proto\"P\n\x13InferBatchesRequest\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12\'\n\x08requests\x18\x02 \x03(\x0b\x32\x15.sits.v1.InferRequest\"\xee\x01\n\x0cInferRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x1f\n\x06inputs\x18\x04 \x03(\x0b\x32\x0f.sits.v1.Tensor\x12\x0f\n\x07outputs\x18\x05 \x03(\t\x12\x39\n\nparameters\x18\x06 \x03(\x0b\x32%.sits.v1.InferRequest.ParametersEntry\x1a\x45\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.sits.v1.Parameter:\x02\x38\x01\"S\n\x14InferBatchesResponse\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12)\n\tresponses\x18\x02 \x03(\x0b\x32\x16.sits.v1.InferResponse\"\x8b\x01\n\rInferResponse\x12\r\n\x05index\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x1d\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x0e.sits.v1.Error\x12 \n\x07outputs\x18\x06 \x03(\x0b\x32\x0f.sits.v1.Tensor2\\\n\tInference\x12O\n\x0cInferBatches\x12\x1c.sits.v1.InferBatchesRequest\x1a\x1d.sits.v1.InferBatchesResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1esits_protos/v1/inference.proto\x12\x07sits.v1\x1a\x1bsits_protos/v1/common.proto\"P\n\x13InferBatchesRequest\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12\'\n\x08requests\x18\x02 \x03(\x0b\x32\x15.sits.v1.InferRequest\"\xee\x01\n\x0cInferRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x1f\n\x06inputs\x18\x04 \x03(\x0b\x32\x0f.sits.v1.Tensor\x12\x0f\n\x07outputs\x18\x05 \x03(\t\x12\x39\n\nparameters\x18\x06 \x03(\x0b\x32%.sits.v1.InferRequest.ParametersEntry\x1a\x45\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.sits.v1.Parameter:\x02\x38\x01\"S\n\x14InferBatchesResponse\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12)\n\tresponses\x18\x02 \x03(\x0b\x32\x16.sits.v1.InferResponse\"\x8e\x02\n\rInferResponse\x12\r\n\x05index\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x1d\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x0e.sits.v1.Error\x12 \n\x07outputs\x18\x06 \x03(\x0b\x32\x0f.sits.v1.Tensor\x12:\n\nparameters\x18\x07 \x03(\x0b\x32&.sits.v1.InferResponse.ParametersEntry\x1a\x45\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.sits.v1.Parameter:\x02\x38\x01\x32\\\n\tInference\x12O\n\x0cInferBatches\x12\x1c.sits.v1.InferBatchesRequest\x1a\x1d.sits.v1.InferBatchesResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,6 +34,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_INFERREQUEST_PARAMETERSENTRY']._loaded_options = None
   _globals['_INFERREQUEST_PARAMETERSENTRY']._serialized_options = b'8\001'
+  _globals['_INFERRESPONSE_PARAMETERSENTRY']._loaded_options = None
+  _globals['_INFERRESPONSE_PARAMETERSENTRY']._serialized_options = b'8\001'
   _globals['_INFERBATCHESREQUEST']._serialized_start=72
   _globals['_INFERBATCHESREQUEST']._serialized_end=152
   _globals['_INFERREQUEST']._serialized_start=155
@@ -43,7 +45,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INFERBATCHESRESPONSE']._serialized_start=395
   _globals['_INFERBATCHESRESPONSE']._serialized_end=478
   _globals['_INFERRESPONSE']._serialized_start=481
-  _globals['_INFERRESPONSE']._serialized_end=620
-  _globals['_INFERENCE']._serialized_start=622
-  _globals['_INFERENCE']._serialized_end=714
+  _globals['_INFERRESPONSE']._serialized_end=751
+  _globals['_INFERRESPONSE_PARAMETERSENTRY']._serialized_start=324
+  _globals['_INFERRESPONSE_PARAMETERSENTRY']._serialized_end=393
+  _globals['_INFERENCE']._serialized_start=753
+  _globals['_INFERENCE']._serialized_end=845
 # @@protoc_insertion_point(module_scope)

@@ -135,12 +135,34 @@ Global___InferBatchesResponse: _TypeAlias = InferBatchesResponse  # noqa: Y015
 class InferResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class ParametersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> _common_pb2.Parameter: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _common_pb2.Parameter | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     INDEX_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     OUTPUTS_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Position in the request's batch."""
     id: _builtins.str
@@ -150,6 +172,10 @@ class InferResponse(_message.Message):
     def error(self) -> _common_pb2.Error: ...
     @_builtins.property
     def outputs(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Tensor]: ...
+    @_builtins.property
+    def parameters(self) -> _containers.MessageMap[_builtins.str, _common_pb2.Parameter]:
+        """What the model or the mesh says about the answer, such as sits_explain."""
+
     def __init__(
         self,
         *,
@@ -159,10 +185,11 @@ class InferResponse(_message.Message):
         version: _builtins.str = ...,
         error: _common_pb2.Error | None = ...,
         outputs: _abc.Iterable[_common_pb2.Tensor] | None = ...,
+        parameters: _abc.Mapping[_builtins.str, _common_pb2.Parameter] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "id", b"id", "index", b"index", "model", b"model", "outputs", b"outputs", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "id", b"id", "index", b"index", "model", b"model", "outputs", b"outputs", "parameters", b"parameters", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -34,7 +34,7 @@ class ResponseEncoder:
 
     def __call__(self, result: Result) -> bytes:
         outputs = result.outputs
-        if result.places or result.parameters:
+        if result.places or result.parameters or result.explanation:
             return response_of(result).SerializeToString()
         key = (result.model, result.version, *[output[:3] for output in outputs])
         around = self._known.get(key) or self._learn(key, result)

@@ -7,7 +7,6 @@ from typing import Final, NamedTuple
 from sits_core.errors import Internal, ResourceExhausted, SitsError
 from sits_preprocess.oip.classification import classify
 from sits_preprocess.oip.outputs import RegionRange, Wanted
-from sits_preprocess.oip.parameters import EXPLAIN
 from sits_preprocess.oip.signature import Signature
 from sits_preprocess.request import NO_PARAMETERS, Answer, Parameters, Request, TensorData
 
@@ -20,6 +19,7 @@ class Result(NamedTuple):
     """What every protocol of ours builds its response from. Either outputs or an error.
 
     `places` names the outputs that lie in the client's shared memory; their data is empty.
+    `explanation`: why it ran where it ran, where that was asked for.
     """
 
     id: str
@@ -29,6 +29,7 @@ class Result(NamedTuple):
     places: Mapping[str, RegionRange] = NO_PLACES
     parameters: Parameters = NO_PARAMETERS
     error: SitsError | None = None
+    explanation: str = ""
 
 
 def result_of(request: Request, answer: Answer, max_bytes: int) -> Result:
@@ -44,10 +45,10 @@ def result_of(request: Request, answer: Answer, max_bytes: int) -> Result:
             f"response of model '{signature.model.name}' takes {size} bytes, larger than the "
             f"limit of {max_bytes}"
         )
-    parameters = answer.parameters
-    if request.explain and answer.run.explanation:
-        parameters = {**parameters, EXPLAIN: answer.run.explanation}
-    return Result(request.id, request.model, request.version, outputs, places, parameters)
+    why = answer.run.explanation if request.explain else ""
+    return Result(
+        request.id, request.model, request.version, outputs, places, answer.parameters, None, why
+    )
 
 
 def _arrange(

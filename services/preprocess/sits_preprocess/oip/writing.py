@@ -1,6 +1,7 @@
 """Results to messages of the Open Inference Protocol, unary and streamed."""
 
 from sits_core.errors import SitsError
+from sits_preprocess.oip.parameters import EXPLAIN
 from sits_preprocess.oip.result import Result
 from sits_preprocess.request import ParameterValue
 from sits_protos.oip.grpc_service_pb2 import (
@@ -29,6 +30,8 @@ def response_of(result: Result) -> ModelInferResponse:
             output.parameters["shared_memory_offset"].int64_param = place.offset
     for key, value in result.parameters.items():
         _set(response.parameters[key], value)
+    if result.explanation:
+        response.parameters[EXPLAIN].string_param = result.explanation
     return response
 
 

@@ -20,6 +20,9 @@ FOR_EVER_S = 1e8
 Metadata = Mapping[str, str]
 """Textual request headers by lower-case name; binary ones (`-bin`) are left out."""
 
+Trailers = Sequence[tuple[str, str]]
+"""Metadata that goes with the status."""
+
 
 class Call(Protocol):
     """A unary call. Of `respond` and `fail`, the first to be called takes effect."""
@@ -36,7 +39,7 @@ class Call(Protocol):
         already has, possibly twice, from any thread. It must not block."""
         ...
 
-    def respond(self, message: bytes) -> None: ...
+    def respond(self, message: bytes, trailers: Trailers = ()) -> None: ...
     def fail(self, error: SitsError) -> None: ...
 
 

@@ -128,7 +128,9 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in 
             raise
         if isinstance(outcome, SitsError):
             await _abort(context, outcome)
-        return outcome
+        if outcome.trailers:
+            context.set_trailing_metadata(outcome.trailers)
+        return outcome.message
 
     async def _stream(self, factory: StreamFactory, _unused: object, context: Context) -> None:
         stream = Stream(context, self._loop, self._limits)

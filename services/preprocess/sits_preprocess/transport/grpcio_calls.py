@@ -19,6 +19,7 @@ from sits_preprocess.transport.call import (
     Metadata,
     Outgoing,
     StreamHandler,
+    Trailers,
     run_stream_step,
     text_metadata,
 )
@@ -47,6 +48,11 @@ class _CallFacts:
         self.peer = context.peer()
 
 
+class Answered(NamedTuple):
+    message: bytes
+    trailers: Trailers
+
+
 class UnaryCall(_CallFacts):
     """Answers from any thread are carried to the loop; there the first one settles it."""
 
@@ -55,7 +61,7 @@ class UnaryCall(_CallFacts):
         self._loop = loop
         self._on_cancel: Callable[[], None] | None = None
         self._cancelled = self._answered = False
-        self.outcome: asyncio.Future[bytes | SitsError] = loop.create_future()
+        self.outcome: asyncio.Future[Answered | SitsError] = loop.create_future()
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
         self._on_cancel = callback
@@ -69,13 +75,13 @@ class UnaryCall(_CallFacts):
         if self._on_cancel is not None:
             self._on_cancel()
 
-    def respond(self, message: bytes) -> None:
-        self._settle(message)
+    def respond(self, message: bytes, trailers: Trailers = ()) -> None:
+        self._settle(Answered(message, trailers))
 
     def fail(self, error: SitsError) -> None:
         self._settle(error)
 
-    def _settle(self, outcome: bytes | SitsError) -> None:
+    def _settle(self, outcome: Answered | SitsError) -> None:
         self._answered, self._on_cancel = True, None
         soon(self._loop, settle, self.outcome, outcome)
 

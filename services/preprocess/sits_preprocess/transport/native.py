@@ -3,7 +3,7 @@
 One thread takes calls in batches; answers go back by call id from any thread. Streams go
 to a grpcio transport behind it, on a private Unix socket. No TLS; pings too often are not
 punished; a message over the limit is refused only after it has been received; refusals carry no
-`grpc-retry-pushback-ms`.
+`grpc-retry-pushback-ms`, and say when to come back in their status details only.
 """
 
 import shutil
@@ -18,7 +18,7 @@ import structlog
 from pygrpc_native import NativeGrpcFront
 
 from sits_core.clock import Deadline
-from sits_core.errors import ResourceExhausted, SitsError, Unavailable
+from sits_core.errors import PUSHBACK_KEY, ResourceExhausted, SitsError, Unavailable
 from sits_core.settings import SettingsError
 from sits_preprocess.transport.call import (
     FOR_EVER_S,
@@ -27,6 +27,7 @@ from sits_preprocess.transport.call import (
     Limits,
     Metadata,
     Routes,
+    Trailers,
     UnaryHandler,
     run_batched,
     run_unary,
@@ -187,8 +188,8 @@ class _NativeCall:
         if (callback := self._on_cancel) is not None:
             callback()
 
-    def respond(self, message: bytes) -> None:
-        self._front.respond(self._id, message)
+    def respond(self, message: bytes, trailers: Trailers = ()) -> None:
+        self._front.respond(self._id, message, None, trailers or None)
         self._ended()
 
     def fail(self, error: SitsError) -> None:
@@ -200,6 +201,6 @@ class _NativeCall:
         self._on_cancel = None
 
 
-def _trailers(error: SitsError) -> list[tuple[str, str]]:
-    """The library refuses to send keys that gRPC itself owns, of which one is a server's to set."""
-    return [(key, value) for key, value in error.trailers() if not key.startswith("grpc-")]
+def _trailers(error: SitsError) -> list[tuple[str, str | bytes]]:
+    """The library refuses to send a key that is a server's to set; the details say the same."""
+    return [trailer for trailer in error.trailers() if trailer[0] != PUSHBACK_KEY]
