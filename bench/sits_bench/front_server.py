@@ -26,6 +26,8 @@ ECHO = model("echo", [("INPUT", "FP32", [256])], [("OUTPUT", "FP32", [256])], ma
 class EchoEngine:
     """An `inference.Engine`."""
 
+    degraded = False
+
     def __init__(self) -> None:
         self.catalog = FakeCatalog(ECHO)
         self._sink: Sink = lambda _answered: None

@@ -621,11 +621,13 @@ def test_while_degraded_requests_without_a_version_get_the_cheaper_one() -> None
     assert found() == "2"
     world.tell(link, LinkMessage(credits=Credits(degrade=True)))
     assert (found(), found("2")) == ("1", "2")
+    assert world.engine.degraded
     world.tell(link, LinkMessage(catalog=Catalog(models=[newer])))
     assert found() == "2", "the cheaper one is not there"
     world.tell(link, LinkMessage(catalog=Catalog(models=[world.entry(), newer])))
     world.tell(link, LinkMessage(credits=Credits()))
     assert found() == "2"
+    assert not world.engine.degraded
     world.engine.stop()
 
 

@@ -290,6 +290,74 @@ def test_who_asks_why_hears_where_the_answer_was(open_cache) -> None:
     assert answer.run.explanation.startswith("cache=memory;age_ms=")
 
 
+# while governance degrades
+
+
+def test_answers_that_are_over_are_given_while_governance_degrades_and_say_so(open_cache) -> None:
+    clock = FakeClock()
+    cache = open_cache(cached(response_cache_stale_s="30"), clock=clock)
+    cache.ask(explain=True)
+    clock.advance(60 + 10)
+    cache.engine.degraded = True
+    answer = cache.ask(explain=True)
+    assert (hit(answer), dict(answer.parameters)) == ("stale", {"sits_stale_ms": 10_000})
+    assert answer.run.explanation == "cache=stale;age_ms=70000"
+    assert cache.counted("sits_response_cache_lookups_total", model="m", result="stale") == 1
+
+
+def test_they_are_not_given_in_good_times_nor_for_ever(open_cache) -> None:
+    clock = FakeClock()
+    cache = open_cache(cached(response_cache_stale_s="30"), clock=clock)
+    cache.ask()
+    clock.advance(60 + 10)
+    cache.engine.hold = True
+    cache.send()
+    assert cache.runs == 2
+    cache.engine.degraded = True
+    clock.advance(20)
+    cache.send()
+    assert cache.runs == 3
+
+
+def test_fresh_ones_say_nothing_of_it(open_cache) -> None:
+    cache = open_cache(cached(response_cache_stale_s="30"))
+    cache.ask()
+    cache.engine.degraded = True
+    answer = cache.ask()
+    assert (hit(answer), dict(answer.parameters)) == ("memory", {})
+
+
+def test_a_model_that_does_not_allow_it_gives_none(open_cache) -> None:
+    clock = FakeClock()
+    cache = open_cache(clock=clock)
+    cache.ask()
+    cache.engine.degraded = True
+    clock.advance(60)
+    assert hit(cache.ask()) == ""
+
+
+def test_they_come_before_any_request_is_refused(open_cache) -> None:
+    clock = FakeClock()
+    cache = open_cache(cached(response_cache_stale_s="30"), clock=clock)
+    cache.ask()
+    clock.advance(61)
+    cache.engine.degraded, cache.engine.refuse = True, Unavailable("shed")
+    assert hit(cache.ask()) == "stale"
+    assert isinstance(cache.ask(b"more").error, Unavailable)
+
+
+def test_the_second_level_has_them_too(open_cache) -> None:
+    store, clock = MemoryAnswers(), FakeClock(now_ns())
+    one = open_cache(cached(response_cache_stale_s="30"), store=store)
+    one.ask()
+    wait_until(lambda: store.ttl_ms)
+    assert all(60_000 < ttl_ms <= 90_000 for ttl_ms in store.ttl_ms.values())
+    clock.advance(61)
+    two = open_cache(cached(response_cache_stale_s="30"), store=store, clock=clock)
+    two.engine.degraded = True
+    assert hit(two.ask()) == "stale"
+
+
 # the second level
 
 
@@ -453,6 +521,16 @@ def test_metrics_count_look_ups_by_where_they_ended(front) -> None:
     assert front.metric(name, model="m", result="miss") == 1
     assert front.metric("sits_response_cache_answers") == 1
     assert front.metric("sits_response_cache_bytes") > 4
+
+
+def test_the_client_sees_how_long_an_answer_is_over(serve) -> None:
+    made = cached(response_cache_ttl_s="0.000001", response_cache_stale_s="3600")
+    front = serve(made, preprocess_response_cache_bytes=1 << 20)
+    ask(front)
+    front.engine.degraded = True
+    parameters = ask(front).get_response().parameters
+    assert parameters["sits_stale_ms"].int64_param >= 0
+    assert len(front.engine.taken) == 1
 
 
 def test_the_span_of_a_hit_says_so(front) -> None:

@@ -76,6 +76,7 @@ class AnnouncedCatalog:
 
     @property
     def degraded(self) -> bool:
+        """Whether the cheaper versions are used."""
         return self._degraded
 
     def find(self, name: str, version: str) -> Model:

@@ -105,6 +105,11 @@ class Engine:
         self._draining = True
 
     @property
+    def degraded(self) -> bool:
+        """Whether a dispatcher that is linked asks for cheaper answers."""
+        return self.catalog.degraded
+
+    @property
     def connected(self) -> bool:
         return bool(self._outbox.links)
 

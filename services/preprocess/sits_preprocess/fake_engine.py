@@ -74,7 +74,7 @@ class FakeEngine:
         self.asked: list[Request] = []
         self.refuse: SitsError | None = None
         self.foreseen: SitsError | None = None
-        self.hold = False
+        self.hold = self.degraded = False
         self.answer_parameters: Mapping[str, ParameterValue] = {}
         self._sink: Callable[[Sequence[Answered]], None] = lambda _answered: None
         self._open: dict[Request, bool] = {}

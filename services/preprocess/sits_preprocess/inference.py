@@ -37,6 +37,11 @@ class Engine(Protocol):
     @property
     def catalog(self) -> Catalog: ...
 
+    @property
+    def degraded(self) -> bool:
+        """Whether governance asks for cheaper answers."""
+        ...
+
     def deliver_to(self, sink: Callable[[Sequence[Answered]], None]) -> None:
         """Give all answers to `sink`, which does not raise, from any thread."""
         ...

@@ -434,7 +434,9 @@ class Credits(_message.Message):
     SHED_TIERS_FIELD_NUMBER: _builtins.int
     DEGRADE_FIELD_NUMBER: _builtins.int
     degrade: _builtins.bool
-    """Governance asks for the cheaper version of models that have one."""
+    """Governance asks for the cheaper version of models that have one, and for kept
+    answers that are over where a model allows that.
+    """
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___Credit]: ...
     @_builtins.property

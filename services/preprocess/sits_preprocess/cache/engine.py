@@ -20,7 +20,11 @@ Sink = Callable[[Sequence[Answered]], None]
 
 MEMORY: Final = "memory"
 REDIS: Final = "redis"
+STALE: Final = "stale"
 MISS: Final = "miss"
+
+STALE_MS: Final = "sits_stale_ms"
+"""The parameter of an answer that is over, and since when."""
 
 _CANCELLED: Final = Cancelled("cancelled by the client")
 
@@ -36,6 +40,9 @@ class _Missed(NamedTuple):
 
 class CachedEngine:
     """Between a front door's requests and its engine. Safe from any thread; never blocks.
+
+    While governance degrades, models that allow it give answers that are over, before any request
+    is refused.
 
     Hits are answered on the caller's thread, without queue, quota or gate: they cost nothing
     that those protect. What was not found goes on, and its answer is kept when it comes.
@@ -69,6 +76,10 @@ class CachedEngine:
     @property
     def catalog(self) -> Catalog:
         return self._engine.catalog
+
+    @property
+    def degraded(self) -> bool:
+        return self._engine.degraded
 
     def deliver_to(self, sink: Sink) -> None:
         self._sink = sink
@@ -115,19 +126,28 @@ class CachedEngine:
         asked_ns = self._clock()
         digest = digest_of(request, rule)
         found = self._memory.get(digest)
-        if found is not None and asked_ns < found.fresh_until_ns:
-            return self._hit(request, found, MEMORY, asked_ns)
+        if found is not None and (where := self._usable(found, MEMORY, asked_ns)):
+            return self._hit(request, found, where, asked_ns)
         self._missed[request] = _Missed(digest, rule, asked_ns)
         return None
+
+    def _usable(self, found: Kept, where: str, now: int) -> str:
+        """As what it may be given; empty = not."""
+        if now < found.fresh_until_ns:
+            return where
+        return STALE if now < found.until_ns and self._engine.degraded else ""
 
     def _hit(self, request: Request, found: Kept, where: str, asked_ns: int) -> Answer:
         now = self._clock()
         self._statistics.found(request.model, request.version, now - asked_ns)
         self._metrics.looked_up(request.model, where)
+        said = found.parameters
+        if where == STALE:
+            said = {**said, STALE_MS: max(0, now - found.fresh_until_ns) // 1_000_000}
         why = (
             f"cache={where};age_ms={(now - found.made_ns) // 1_000_000}" if request.explain else ""
         )
-        return Answer(found.outputs, None, Run(explanation=why, cached=where), found.parameters)
+        return Answer(found.outputs, None, Run(explanation=why, cached=where), said)
 
     def _found(self, looked_up: Sequence[tuple[Request, CachedAnswer | None]]) -> None:
         """What Redis says, on the second level's thread."""
@@ -159,10 +179,11 @@ class CachedEngine:
         missed = self._missed[request]
         now = self._clock()
         found = kept_of(record, missed.rule, now)
-        if now >= found.fresh_until_ns:
+        where = self._usable(found, REDIS, now)
+        if not where:
             return None
         self._memory.put(missed.digest, found)
-        return self._hit(request, found, REDIS, missed.asked_ns)
+        return self._hit(request, found, where, missed.asked_ns)
 
     def _answered(self, answered: Sequence[Answered]) -> None:
         """Kept first, so that who has an answer and asks again gets the same one."""
