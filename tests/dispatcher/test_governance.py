@@ -25,6 +25,7 @@ from sits_protos.v1.link_pb2 import (
     LinkMessage,
     ModelEntry,
     ModelState,
+    ResultHeader,
     Role,
     StageTimes,
 )
@@ -132,6 +133,13 @@ class TestSignals:
         signals.load({}, {})
         assert signals.take([], 0, [], T).load_over_knee == pytest.approx(0.45 / 0.9)
         assert signals.take([], 0, [], T).load_over_knee == 0
+
+    def test_failed_collectives_are_those_of_gangs_in_the_last_minute(self) -> None:
+        signals = Signals()
+        signals.gang_ran(ResultHeader(gang_runs=98), T)
+        signals.gang_ran(ResultHeader(gang_runs=2, gang_failures=2), T + S)
+        assert signals.take([], 0, [], T + 2 * S).collective_failure == pytest.approx(0.02)
+        assert signals.take([], 0, [], T + 120 * S).collective_failure == 0
 
     def test_memory_spread_is_between_gpus_that_tell(self) -> None:
         def gpu(free: int) -> Device:

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 if not torch.distributed.is_available():
     pytest.skip("this PyTorch has no torch.distributed", allow_module_level=True)
 
-from sits_executor.backends.base import LoadError  # noqa: E402 - after the skip
-from sits_executor.backends.gang.backend import GangBackend, GangFailed  # noqa: E402
+from sits_executor.backends.base import GangLost, LoadError  # noqa: E402 - after the skip
+from sits_executor.backends.gang.backend import GangBackend  # noqa: E402
 from sits_executor.backends.gang.member import Job  # noqa: E402
 from sits_executor.backends.gang.splits import Share, split_encoder, split_of  # noqa: E402
 from sits_executor.backends.pytorch.encoder import build  # noqa: E402
@@ -134,7 +134,7 @@ def test_a_gang_whose_member_dies_fails_that_batch_and_starts_anew(folder):
         seats = list(backend._seats)
         os.kill(seats[1].process.pid, signal.SIGKILL)
         seats[1].process.join()
-        with pytest.raises(GangFailed, match="the gang failed"):
+        with pytest.raises(GangLost, match="the gang of model 'parallel' failed"):
             backend.run({"input_ids": IDS}, {})
         assert not any(seat.process.is_alive() for seat in seats)
         assert np.array_equal(backend.run({"input_ids": IDS}, {})["pooled"], first)
@@ -172,5 +172,6 @@ def test_an_executor_serves_a_gang_model_from_its_repository(linked, repository,
         result = dispatcher.run(batch(1, "parallel", [{"input_ids": IDS}]))
         expected = whole(folder)(torch.from_numpy(IDS)).detach().numpy()
         assert np.allclose(arrays_of(result)["pooled"], expected, atol=1e-5)
+        assert (result.result.gang_runs, result.result.gang_failures) == (1, 0)
         (odd,) = [entry for entry in dispatcher.catalogs[-1].models if entry.name == "odd"]
         assert "parameter 'gang_size' is '3', expected one of 2, 4, 8" in odd.reason

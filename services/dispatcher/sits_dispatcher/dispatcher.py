@@ -154,6 +154,8 @@ class Dispatcher:
             outcome = self.guard.ended(job, header, now)
             self.placer.finished(job, header.times)
             self._signals.returned(job, header.times)
+            if header.gang_runs:
+                self._signals.gang_ran(header, now)
             self.pacing.returned(executor_id, job, header.times, now)
             self.traffic.moved(job.place, executor_id, header.payload_bytes)
             self.hedges.returned(job, outcome, now)

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from sits_dispatcher.job import Job
-from sits_protos.v1.link_pb2 import StageTimes
+from sits_protos.v1.link_pb2 import ResultHeader, StageTimes
 from sits_protos.v1.topology_pb2 import DeviceKind, TopologySnapshot
+from sits_scheduling.collectives import Collectives
 from sits_scheduling.knee import Knee
 from sits_scheduling.signals import Sample
 
@@ -22,8 +23,9 @@ class Signals:
     A wait is the sum of what three services saw, each on its own clock: the oldest request at
     the front door, the micro-batch here, and at the executor until its inputs were staged.
 
-    Collectives and how free memory is cut into pieces are reported by nobody yet, so that
-    their signals stay quiet. Not thread-safe: the dispatcher's lock covers it.
+    How long the GPUs of a gang wait for each other, and how free memory is cut into pieces, is
+    reported by nobody, so that these signals stay quiet. Not thread-safe: the dispatcher's lock
+    covers it.
     """
 
     def __init__(self) -> None:
@@ -31,6 +33,7 @@ class Signals:
         self._loads: list[float] = []
         self._median_ms = 0.0
         self._knee = Knee()
+        self._collectives = Collectives()
 
     def __repr__(self) -> str:
         return f"<Signals {len(self._waits_ms)} waits, {self._knee!r}>"
@@ -40,6 +43,10 @@ class Signals:
         if times.input_started:
             there_ns = max(0, times.input_started - times.executor_received)
             self._waits_ms.append((waited_ns(job, job.sent_ns) + there_ns) / NS_PER_MS)
+
+    def gang_ran(self, header: ResultHeader, now: int) -> None:
+        """The result of a model that a gang runs."""
+        self._collectives.ran(header.gang_runs, header.gang_failures, now)
 
     def load(self, batches: Mapping[str, int], slots: Mapping[str, int]) -> None:
         """Batches that are in flight or waiting, and slots, by model. The busiest counts."""
@@ -61,6 +68,7 @@ class Signals:
             self._knee.observe(load, statistics.quantiles(waits, n=20)[-1])
         return Sample(
             queue_median_ms=self._median_ms,
+            collective_failure=self._collectives.failure(now),
             memory_spread=memory_spread(snapshots),
             load_over_knee=self._knee.over(load),
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from sits_core.clock import now_ns
 from sits_core.errors import SitsError
@@ -37,6 +38,16 @@ class Stages:
         )
 
 
+class GangRuns(NamedTuple):
+    """Runs of a whole gang, and those that failed."""
+
+    runs: int = 0
+    failures: int = 0
+
+
+NO_GANG: Final = GangRuns()
+
+
 @dataclass(slots=True)
 class Run:
     """What one batch came to: errors by position, outputs of all the others, their bytes and
@@ -51,6 +62,7 @@ class Run:
     output_bytes: int = 0
     inline_bytes: int = 0
     steps: tuple[StepRun, ...] = ()
+    gang: GangRuns = NO_GANG
 
 
 def result(
@@ -69,6 +81,8 @@ def result(
         payload_bytes=run.output_bytes,
         inline_bytes=run.inline_bytes,
         content=content,
+        gang_runs=run.gang.runs,
+        gang_failures=run.gang.failures,
     )
     for step in run.steps:
         header.steps.add(
@@ -79,7 +93,7 @@ def result(
 
 
 def whole_failure(
-    header: BatchHeader, error: SitsError, instance: str, stages: Stages
+    header: BatchHeader, error: SitsError, instance: str, stages: Stages, gang: GangRuns = NO_GANG
 ) -> LinkMessage:
     """The batch as a whole failed: a header only."""
     stages.sent = now_ns()
@@ -91,6 +105,8 @@ def whole_failure(
             times=stages.to_proto(),
             error=error.to_proto(),
             version=header.version,
+            gang_runs=gang.runs,
+            gang_failures=gang.failures,
         )
     )
 

@@ -8,8 +8,8 @@ from sits_core.clock import now_ns
 from sits_core.datatypes import Array
 from sits_core.errors import DeadlineExceeded, Internal, InvalidArgument, SitsError
 from sits_executor import answers, results, staging
-from sits_executor.answers import Run, Stages
-from sits_executor.backends.base import Backend, Parameters, ParameterValue, Unserved
+from sits_executor.answers import GangRuns, Run, Stages
+from sits_executor.backends.base import Backend, Ganged, Parameters, ParameterValue, Unserved
 from sits_executor.backends.streamed import DeviceLost, OutOfMemory, RunLost
 from sits_executor.batch import Batch
 from sits_executor.contract import Contract
@@ -49,6 +49,7 @@ class Runner:
     ) -> None:
         self._contract, self._backend = contract, backend
         self._pipeline = backend if isinstance(backend, PipelineBackend) else None
+        self._gang = isinstance(backend, Ganged)
         self._payloads, self._spans, self._metrics = payloads, spans, metrics
         self._instance, self._executions = instance, executions
         self.lost: Callable[[DeviceLost], object] = lambda _: None
@@ -178,6 +179,8 @@ class Runner:
             rows = sum(span.stop - span.start for span in spans)
             chosen = staging.select(arrays, spans, batch.rows)
         started_ns = now_ns()
+        if self._gang:  # failed until it is not
+            run.gang = GangRuns(run.gang.runs + 1, run.gang.failures + 1)
         if self._pipeline is None:
             outputs = self._backend.run(chosen, parameters_of(batch))
         else:
@@ -185,6 +188,8 @@ class Runner:
                 chosen, parameters_of(batch), lambda: _wanted(batch, alive)
             )
         self._metrics.timed((now_ns() - started_ns) / 1e9)
+        if self._gang:
+            run.gang = run.gang._replace(failures=run.gang.failures - 1)
         if isinstance(outputs, Traced):
             run.steps += outputs.steps
         return results.check(outputs, self._contract, rows), rows
@@ -201,7 +206,7 @@ class Runner:
 
     def _failed(self, batch: Batch, run: Run, error: SitsError) -> LinkMessage:
         run.errors, run.outputs = dict.fromkeys(range(len(batch.requests)), error), ()
-        return answers.whole_failure(batch.header, error, self._instance, run.stages)
+        return answers.whole_failure(batch.header, error, self._instance, run.stages, run.gang)
 
 
 def _wanted(batch: Batch, alive: Sequence[int]) -> bool:

@@ -764,6 +764,8 @@ class ResultHeader(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     EXPLANATION_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
+    GANG_RUNS_FIELD_NUMBER: _builtins.int
+    GANG_FAILURES_FIELD_NUMBER: _builtins.int
     batch_id: _builtins.int
     first_request: _builtins.int
     """The part of the sender's batch that this message answers."""
@@ -782,6 +784,11 @@ class ResultHeader(_message.Message):
     """Why it went there, where that was asked for: executor=…;strategy=…;of=…"""
     content: _builtins.bytes
     """ModelEntry.content of what ran."""
+    gang_runs: _builtins.int
+    """Of a model that a gang runs: runs of the whole gang for this batch, and those of
+    them that failed because a member did.
+    """
+    gang_failures: _builtins.int
     @_builtins.property
     def times(self) -> Global___StageTimes: ...
     @_builtins.property
@@ -809,10 +816,12 @@ class ResultHeader(_message.Message):
         steps: _abc.Iterable[Global___StepRun] | None = ...,
         explanation: _builtins.str = ...,
         content: _builtins.bytes = ...,
+        gang_runs: _builtins.int = ...,
+        gang_failures: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "content", b"content", "error", b"error", "executed_rows", b"executed_rows", "execution", b"execution", "explanation", b"explanation", "first_request", b"first_request", "inline_bytes", b"inline_bytes", "instance", b"instance", "payload_bytes", b"payload_bytes", "requests", b"requests", "steps", b"steps", "times", b"times", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "content", b"content", "error", b"error", "executed_rows", b"executed_rows", "execution", b"execution", "explanation", b"explanation", "first_request", b"first_request", "gang_failures", b"gang_failures", "gang_runs", b"gang_runs", "inline_bytes", b"inline_bytes", "instance", b"instance", "payload_bytes", b"payload_bytes", "requests", b"requests", "steps", b"steps", "times", b"times", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

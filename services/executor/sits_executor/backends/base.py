@@ -45,6 +45,13 @@ class Unserved(Unavailable):
     reason = "MODEL_NOT_READY"
 
 
+class GangLost(Unserved):
+    """A member of a gang died or did not answer, so that none could finish. What was asked is no
+    reason for that."""
+
+    reason = "GANG_FAILED"
+
+
 ChooseGang = Callable[[int], Sequence[str]]
 """The GPUs, as topology names them, for a model that needs so many. Raises `LoadError`."""
 
@@ -134,6 +141,14 @@ class Memory(Protocol):
     def describe(self, stored: Stored) -> tuple[str, Shape]:
         """Its Open Inference Protocol datatype, and its shape."""
         ...
+
+
+@runtime_checkable
+class Ganged(Protocol):
+    """What a backend has besides whose every run is one of several GPUs together."""
+
+    @property
+    def gang_size(self) -> int: ...
 
 
 @runtime_checkable

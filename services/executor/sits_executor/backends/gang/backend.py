@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from sits_executor.backends.base import Arrays, LoadError, Parameters, Signature
+from sits_executor.backends.base import Arrays, GangLost, LoadError, Parameters, Signature
 from sits_executor.backends.gang import wire
 from sits_executor.backends.gang.member import Job, serve
 
@@ -27,7 +27,11 @@ STOP_S: Final = 5.0
 
 
 class GangFailed(RuntimeError):
-    """A member died, failed or did not answer; the gang is started anew for the next batch."""
+    """A member raised, died or did not answer; the gang is started anew for the next batch."""
+
+
+class _Silent(GangFailed):
+    """It died, or did not answer in time: no word about the batch."""
 
 
 class _Seat(NamedTuple):
@@ -51,6 +55,10 @@ class GangBackend:
         self._start()
 
     @property
+    def gang_size(self) -> int:
+        return self._job.size
+
+    @property
     def devices(self) -> Sequence[str]:
         return self._job.devices
 
@@ -63,11 +71,18 @@ class GangBackend:
             except (GangFailed, OSError, EOFError) as error:
                 self._end()
                 log.warning("gang.failed", model=self._job.model, cause=str(error))
-                raise GangFailed(f"the gang failed: {error}") from error
+                raise self._failure(error) from error
 
     def close(self) -> None:
         with self._turn:
             self._end()
+
+    def _failure(self, error: Exception) -> Exception:
+        """A member that raised did so at the batch: each of its requests is tried alone. Else
+        another executor may do."""
+        if isinstance(error, GangFailed) and not isinstance(error, _Silent):
+            return GangFailed(f"the gang failed: {error}")
+        return GangLost(f"the gang of model '{self._job.model}' failed: {error}")
 
     def _run(self, inputs: Arrays) -> Arrays:
         header = wire.header_of(inputs)
@@ -84,7 +99,7 @@ class GangBackend:
         while True:
             ready = wait(list(pipes), max(0.0, ends - time.monotonic()))
             if not ready:
-                raise GangFailed(f"no answer within {limit_s:g} s")
+                raise _Silent(f"no answer within {limit_s:g} s")
             for pipe in ready:
                 rank = pipes[pipe]  # type: ignore[index] # they are those that we gave
                 header = self._received(rank)
@@ -95,7 +110,7 @@ class GangBackend:
         try:
             header = wire.receive(self._seats[rank].pipe)
         except EOFError:
-            raise GangFailed(f"member {rank} died") from None
+            raise _Silent(f"member {rank} died") from None
         if header is None or "error" in header:
             raise GangFailed(f"member {rank}: {(header or {}).get('error', 'it left')}")
         return header
