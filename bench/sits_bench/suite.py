@@ -8,7 +8,17 @@ from tritonclient.utils import InferenceServerException
 
 from sits_bench.compare import Plan, Progress
 from sits_bench.group import Bench, Group
-from sits_bench.groups import front, mesh, networks, overload, payload, scale, tracing, window
+from sits_bench.groups import (
+    cache,
+    front,
+    mesh,
+    networks,
+    overload,
+    payload,
+    scale,
+    tracing,
+    window,
+)
 from sits_bench.loadgen import BenchError, build
 from sits_sim.figures import Figure
 
@@ -26,6 +36,7 @@ GROUPS: Final[Sequence[Group]] = (
     tracing.TRACING,
     window.WINDOW,
     scale.SCALE,
+    cache.CACHE,
 )
 
 

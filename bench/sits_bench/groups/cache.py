@@ -1,0 +1,67 @@
+"""What the response cache gains where it has the answer, and costs where it has not."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from sits_bench import checks, repositories
+from sits_bench.bars import at_least_times
+from sits_bench.compare import Found, Plan, Trial, per_s, request_file
+from sits_bench.group import Bench, Comparison
+from sits_bench.groups.front import KILOBYTE
+from sits_bench.mesh_system import MeshSystem
+from sits_bench.messages import Inference
+from sits_sim.figures import Figure
+
+KEPT: Final = "response_cache { enable: true }\n"
+OVER: Final = (
+    'parameters { key: "response_cache_ttl_s" value: { string_value: "0.000001" } }\n' + KEPT
+)
+"""Over before anybody can ask again: every request is looked for, computed and kept."""
+MODELS: Final = [
+    repositories.echo(),
+    repositories.echo("kept", more=KEPT),
+    repositories.echo("over", more=OVER),
+]
+IN_FLIGHT: Final = 64
+RAN, HIT, MISSED = "not kept", "hits", "misses"
+_OFF = MeshSystem("mesh, cache off", MODELS)
+_ON = MeshSystem("mesh, cache on", MODELS, {"SITS_PREPROCESS_RESPONSE_CACHE_BYTES": str(64 << 20)})
+_MEMORY = MeshSystem(
+    "mesh, cache in memory only",
+    MODELS,
+    {**_ON.env, "SITS_PREPROCESS_RESPONSE_CACHE_REDIS_BYTES": "0"},
+)
+
+
+def _trials(plan: Plan) -> Sequence[Trial]:
+    check = partial(checks.echoes, inference=KILOBYTE)
+    asked = {RAN: "echo", HIT: "kept", MISSED: "over"}
+    loads = {
+        label: plan.closed(
+            request_file(f"1-kb-{model}", [Inference(model, KILOBYTE.inputs)]), IN_FLIGHT
+        )
+        for label, model in asked.items()
+    }
+    return [
+        Trial(_OFF, {RAN: loads[RAN]}, check),
+        Trial(_ON, loads, check),
+        Trial(_MEMORY, {MISSED: loads[MISSED]}, check),
+    ]
+
+
+def _figures(found: Found, _bench: Bench) -> list[Figure]:
+    off = found.median(_OFF.name, RAN, per_s)
+    compared = (
+        ("hits: the same 1 KB again and again, against running it", _ON, HIT, 1.2),
+        ("others: a model that keeps nothing, while the cache is on, against off", _ON, RAN, 0.97),
+        ("memory_misses: nothing is ever found, no Redis, against off", _MEMORY, MISSED, 0.85),
+        ("redis_misses: nothing is ever found, in Redis neither, against off", _ON, MISSED, 0.6),
+    )
+    return [
+        at_least_times(f"cache.{text}", found.median(system.name, load, per_s), "req/s", off, least)
+        for text, system, load, least in compared
+    ]
+
+
+CACHE: Final = Comparison("cache", _trials, _figures)
