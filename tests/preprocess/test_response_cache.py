@@ -9,7 +9,7 @@ import pytest
 import tritonclient.grpc as triton
 from prometheus_client import CollectorRegistry
 
-from sits_core.clock import now_ns
+from sits_core.clock import Deadline, now_ns
 from sits_core.errors import Cancelled, Unavailable
 from sits_core.testing import FakeClock, MemoryAnswers, wait_until
 from sits_preprocess.cache.engine import CachedEngine
@@ -288,6 +288,78 @@ def test_who_asks_why_hears_where_the_answer_was(open_cache) -> None:
     assert answer.run.explanation.startswith("cache=memory;age_ms=")
 
 
+# at the same time
+
+
+def test_of_equal_requests_under_way_one_is_computed(open_cache) -> None:
+    cache = open_cache()
+    cache.engine.hold = True
+    requests = [cache.send(id=str(number), explain=number == 1) for number in range(3)]
+    other = cache.send(b"else")
+    assert cache.runs == 2
+    cache.engine.finish_all()
+    found = [cache.wait(request) for request in requests]
+    assert [hit(answer) for answer in found] == ["", "joined", "joined"]
+    assert len({answer.outputs for answer in found}) == 1
+    assert found[1].run.explanation == "cache=joined"
+    assert hit(cache.wait(other)) == ""
+    assert not cache.cache._missed
+
+
+def test_when_it_fails_each_of_the_others_is_computed(open_cache) -> None:
+    cache = open_cache()
+    cache.engine.hold = True
+    first, *others = [cache.send() for _ in range(4)]
+    cache.cache.cancel(first)
+    assert isinstance(cache.wait(first).error, Cancelled)
+    assert cache.runs == 4
+    cache.engine.finish_all()
+    assert [cache.wait(request).error for request in others] == [None] * 3
+
+
+def test_who_waits_for_another_can_be_cancelled_alone(open_cache) -> None:
+    cache = open_cache()
+    cache.engine.hold = True
+    first, second, third = [cache.send() for _ in range(3)]
+    cache.cache.cancel(second)
+    assert isinstance(cache.wait(second).error, Cancelled)
+    cache.engine.finish_all()
+    assert [cache.wait(request).error for request in (first, third)] == [None, None]
+    assert cache.runs == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "runs"),
+    [
+        ({}, {"deadline": Deadline(9)}, 2),
+        ({"deadline": Deadline(9)}, {"deadline": Deadline(8)}, 2),
+        ({"deadline": Deadline(9)}, {"deadline": Deadline(9)}, 1),
+        ({"deadline": Deadline(9)}, {}, 1),
+        ({"priority": 3}, {"priority": 2}, 2),
+        ({"priority": 3}, {"priority": 3}, 1),
+        ({}, {"priority": 1}, 2),
+    ],
+    ids=str,
+)
+def test_nobody_waits_for_one_that_may_end_later_or_is_less_urgent(
+    open_cache, first, second, runs: int
+) -> None:
+    cache = open_cache()
+    cache.engine.hold = True
+    requests = [cache.send(**first), cache.send(**second)]
+    assert cache.runs == runs
+    cache.engine.finish_all()
+    assert [cache.wait(request).error for request in requests] == [None, None]
+
+
+def test_requests_that_came_together_share_a_run_too(open_cache) -> None:
+    cache = open_cache()
+    requests = [cache.request() for _ in range(3)]
+    cache.cache.submit(requests)
+    assert {cache.wait(request).error for request in requests} == {None}
+    assert cache.runs == 1
+
+
 # while governance degrades
 
 
@@ -308,13 +380,11 @@ def test_they_are_not_given_in_good_times_nor_for_ever(open_cache) -> None:
     cache = open_cache(cached(response_cache_stale_s="30"), clock=clock)
     cache.ask()
     clock.advance(60 + 10)
-    cache.engine.hold = True
-    cache.send()
-    assert cache.runs == 2
+    cache.engine.runs["m"] = failing()  # so that nothing new is kept
+    assert (hit(cache.ask()), cache.runs) == ("", 2)
     cache.engine.degraded = True
     clock.advance(20)
-    cache.send()
-    assert cache.runs == 3
+    assert (hit(cache.ask()), cache.runs) == ("", 3)
 
 
 def test_fresh_ones_say_nothing_of_it(open_cache) -> None:

@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from sits_core.clock import now_ns
 from sits_core.errors import Cancelled, SitsError
+from sits_preprocess.cache.flights import Flights
 from sits_preprocess.cache.memory import Kept, Memory, kept
 from sits_preprocess.cache.metrics import CacheMetrics
 from sits_preprocess.cache.records import kept_of
@@ -21,6 +22,7 @@ Sink = Callable[[Sequence[Answered]], None]
 MEMORY: Final = "memory"
 REDIS: Final = "redis"
 STALE: Final = "stale"
+JOINED: Final = "joined"
 MISS: Final = "miss"
 
 STALE_MS: Final = "sits_stale_ms"
@@ -55,6 +57,7 @@ class CachedEngine:
         self._engine, self._rules, self._memory, self._shared = engine, rules, memory, shared
         self._statistics, self._metrics, self._clock = statistics, metrics, clock
         self._missed: dict[Request, _Missed] = {}
+        self._flights = Flights()
         self._sink: Sink = lambda _answered: None
         if shared is not None:
             shared.found = self._found
@@ -113,7 +116,8 @@ class CachedEngine:
         self._onward(onward)
 
     def cancel(self, request: Request) -> None:
-        if self._shared is not None and self._shared.withdraw(request):
+        asking = self._shared is not None and self._shared.withdraw(request)
+        if asking or self._flights.leave(request):
             self._missed.pop(request, None)
             self._sink([(request, Answer(error=_CANCELLED))])
         else:
@@ -165,15 +169,20 @@ class CachedEngine:
         self._onward(onward)
 
     def _onward(self, requests: Sequence[Request]) -> None:
-        """Those that were missed are counted: the search for them is over."""
-        if not requests:
-            return
-        now = self._clock()
-        for request in requests:
-            if (missed := self._missed.get(request)) is not None:
-                self._metrics.looked_up(request.model, MISS)
-                self._statistics.missed(request.model, request.version, 1, now - missed.asked_ns)
-        self._engine.submit(requests)
+        """To be computed, but those whose like is computed already."""
+        going = [request for request in requests if self._goes(request)]
+        if going:
+            self._engine.submit(going)
+
+    def _goes(self, request: Request) -> bool:
+        missed = self._missed.get(request)
+        if missed is None:
+            return True
+        goes = self._flights.leads(request, missed.digest)
+        self._metrics.looked_up(request.model, MISS if goes else JOINED)
+        took_ns = self._clock() - missed.asked_ns
+        self._statistics.missed(request.model, request.version, 1, took_ns)
+        return goes
 
     def _from_record(self, request: Request, record: CachedAnswer) -> Answer | None:
         missed = self._missed[request]
@@ -187,11 +196,25 @@ class CachedEngine:
 
     def _answered(self, answered: Sequence[Answered]) -> None:
         """Kept first, so that who has an answer and asks again gets the same one."""
+        joined: list[Answered] = []
+        alone: list[Request] = []
         for request, answer in answered:
             missed = self._missed.pop(request, None) if self._missed else None
             if missed is not None:
                 self._keep(request, missed, answer)
-        self._sink(answered)
+                others = self._flights.landed(request, missed.digest)
+                if answer.error is None:
+                    joined += [(other, self._joined(other, answer)) for other in others]
+                else:
+                    alone += others
+        self._sink([*answered, *joined] if joined else answered)
+        if alone:  # what failed one of them need not fail them all
+            self._engine.submit(alone)
+
+    def _joined(self, request: Request, answer: Answer) -> Answer:
+        del self._missed[request]
+        why = f"cache={JOINED}" if request.explain else ""
+        return answer._replace(run=Run(explanation=why, cached=JOINED))
 
     def _keep(self, request: Request, missed: _Missed, answer: Answer) -> None:
         """Unless it failed, or came of another content than the one it was asked of: its model

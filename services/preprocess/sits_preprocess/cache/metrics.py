@@ -32,7 +32,7 @@ class CacheMetrics:
         self._children: dict[tuple[str, str], Counter] = {}
 
     def looked_up(self, model: str, result: str) -> None:
-        """`result`: memory, redis, stale or miss."""
+        """`result`: memory, redis, stale, joined or miss."""
         child = self._children.get((model, result))
         if child is None:
             child = self._lookups.labels(self._label(model), result)
