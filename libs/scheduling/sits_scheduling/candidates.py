@@ -1,5 +1,6 @@
 """The executors that placement decides over, as arrays kept up to date by reservations."""
 
+import math
 import random
 from collections.abc import Callable, Collection
 from typing import Final
@@ -94,6 +95,11 @@ class ExecutorTable:
 
     def set_affinity(self, weights: AffinityMap) -> None:
         self._nearness.set_map(weights)
+
+    def affinity(self, place: Place, executor_id: str) -> float:
+        """0..1 by the published weights, NaN when unknown."""
+        position = self._index.get(executor_id)
+        return math.nan if position is None else self._nearness.weight(place, position)
 
     def set_speed(self, executor_id: str, model: str, speed: float) -> None:
         """Its run time over the fleet's, as `ServiceTimes.speed` says. Unknown ids are late."""

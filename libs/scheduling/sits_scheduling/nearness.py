@@ -121,7 +121,7 @@ class Nearness:
         if known is None:
             codes = self._host_codes()
             positions = np.flatnonzero(codes == self._hosts.get(place.host, len(self._hosts)))
-            weights = [self._weight(place, int(position)) for position in positions]
+            weights = [self.weight(place, int(position)) for position in positions]
             known = self._own[place] = _own(positions, weights)
         return known
 
@@ -135,7 +135,8 @@ class Nearness:
             np.where(nowhere, unknown.ns_per_byte, NETWORK.ns_per_byte),
         )
 
-    def _weight(self, place: Place, position: int) -> float:
+    def weight(self, place: Place, position: int) -> float:
+        """As published; NaN when unknown."""
         executor = self._executors[position]
         if executor is None:
             return SAME_HOST_UNKNOWN

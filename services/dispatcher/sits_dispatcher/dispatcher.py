@@ -26,6 +26,7 @@ from sits_dispatcher.placer import Placed, Placer
 from sits_dispatcher.settings import DispatcherSettings
 from sits_dispatcher.signals import Signals, by_model
 from sits_dispatcher.traffic import Traffic
+from sits_dispatcher.ways_taken import WaysTaken
 from sits_dispatcher.weights import Weights
 from sits_protos.v1.common_pb2 import PayloadRef
 from sits_protos.v1.link_pb2 import BatchHeader, Cancel, LinkMessage, Release, ResultHeader
@@ -62,7 +63,7 @@ class Dispatcher:
         self.guard, self._signals = Guard(metrics), Signals()
         self.pacing = Pacing(metrics, on=settings.dispatcher_jitter_control)
         self.hedges = Hedges(settings.dispatcher_hedge_percent)
-        self.traffic = Traffic()
+        self.traffic, self._ways_taken = Traffic(), WaysTaken()
         self._executors: dict[str, Peer] = {}
         self._sharing: set[str] = set()
         self._in_flight: dict[int, Job] = {}
@@ -260,7 +261,10 @@ class Dispatcher:
 
     def sample(self, snapshots: Iterable[TopologySnapshot], now: int) -> Sample:
         with self.lock:
-            return self._signals.take(self._pending.jobs(), len(self._in_flight), snapshots, now)
+            taken = self._ways_taken.share(self.traffic.totals(), self.table.affinity, now)
+            return self._signals.take(
+                self._pending.jobs(), len(self._in_flight), snapshots, now, taken
+            )
 
     # steps
 

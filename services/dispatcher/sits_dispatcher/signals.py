@@ -23,9 +23,8 @@ class Signals:
     A wait is the sum of what three services saw, each on its own clock: the oldest request at
     the front door, the micro-batch here, and at the executor until its inputs were staged.
 
-    How long the GPUs of a gang wait for each other, and how free memory is cut into pieces, is
-    reported by nobody, so that these signals stay quiet. Not thread-safe: the dispatcher's lock
-    covers it.
+    How free memory is cut into pieces is reported by nobody, so that its signal stays quiet. Not
+    thread-safe: the dispatcher's lock covers it.
     """
 
     def __init__(self) -> None:
@@ -55,7 +54,7 @@ class Signals:
 
     def take(
         self, pending: Iterable[Job], in_flight: int, snapshots: Iterable[TopologySnapshot],
-        now: int,
+        now: int, ways_taken: float = 0.0,
     ) -> Sample:  # fmt: skip
         """The sample of what was seen since the last call."""
         waits = [*self._waits_ms, *(waited_ns(job, now) / NS_PER_MS for job in pending)]
@@ -70,6 +69,7 @@ class Signals:
             queue_median_ms=self._median_ms,
             collective_failure=self._collectives.failure(now),
             memory_spread=memory_spread(snapshots),
+            communication_share=ways_taken,
             load_over_knee=self._knee.over(load),
         )
 
