@@ -45,6 +45,7 @@ class GrpcioTransport:
         self._stop: Callable[[float], None] = lambda _grace_s: None
         self._thread = threading.Thread(target=self._run, name="front grpcio", daemon=True)
         self.port = 0
+        self.open_streams = 0
         self.stream_ended_s = -math.inf
         """When the last stream ended, on the monotonic clock."""
 
@@ -66,7 +67,7 @@ class GrpcioTransport:
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
         server = grpc.aio.server(options=_options(self._limits))
-        handlers = _Handlers(self._routes, self._limits, loop, self._note_stream_end)
+        handlers = _Handlers(self._routes, self._limits, loop, self._note_streams)
         server.add_generic_rpc_handlers((handlers,))
         port = listen(server, self._bind, self._tls)
         await server.start()
@@ -75,8 +76,10 @@ class GrpcioTransport:
         self._started.set_result(port)
         await server.stop(await stopped)
 
-    def _note_stream_end(self) -> None:
-        self.stream_ended_s = time.monotonic()
+    def _note_streams(self, more: int) -> None:
+        self.open_streams += more
+        if more < 0:
+            self.stream_ended_s = time.monotonic()
 
     def __repr__(self) -> str:
         return f"<GrpcioTransport {self._bind} port={self.port}>"
@@ -99,9 +102,9 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in 
         routes: Routes,
         limits: Limits,
         loop: asyncio.AbstractEventLoop,
-        stream_ended: Callable[[], None],
+        note_streams: Callable[[int], None],
     ) -> None:
-        self._limits, self._loop, self._stream_ended = limits, loop, stream_ended
+        self._limits, self._loop, self._note_streams = limits, loop, note_streams
         unary = {path: partial(run_unary, handler) for path, handler in routes.unary.items()} | {
             path: partial(_run_alone, handler) for path, handler in routes.batched.items()
         }
@@ -138,6 +141,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in 
             handler = factory(stream)
         except SitsError as error:
             await _abort(context, error)
+        self._note_streams(1)
         reader = asyncio.ensure_future(stream.read(handler))
         try:
             with contextlib.suppress(grpc.aio.InternalError):  # the client left while we wrote
@@ -145,7 +149,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in 
         finally:
             reader.cancel()
             handler.on_end()
-            self._stream_ended()
+            self._note_streams(-1)
 
 
 async def _abort(context: Context, error: SitsError) -> NoReturn:

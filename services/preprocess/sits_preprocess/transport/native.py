@@ -79,15 +79,22 @@ class NativeTransport:
     def stop(self, grace_s: float) -> None:
         self._stopping = True
         limit = Deadline.after(grace_s)
-        if self._streams is not None:
-            self._streams.stop(grace_s)
-            time.sleep(max(0.0, self._streams.stream_ended_s + FORWARD_S - time.monotonic()))
-        while self._calls and not limit.passed():
+        while self._open() and not limit.passed():
             time.sleep(STOP_POLL_S)
+        if self._streams is not None:
+            time.sleep(max(0.0, self._streams.stream_ended_s + FORWARD_S - time.monotonic()))
+        # First the front: what the streams' server has not taken yet would end as CANCELLED, which
+        # clients do not try again. The end of their connection is UNAVAILABLE to them.
         if self._front is not None:
             self._front.close()
+        if self._streams is not None:
+            self._streams.stop(0)
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _open(self) -> int:
+        streams = self._streams.open_streams if self._streams is not None else 0
+        return len(self._calls) + streams
 
     def _listen(self) -> NativeGrpcFront:
         paths = [(path, False) for path in (*self._routes.batched, *self._routes.unary)]
@@ -145,7 +152,7 @@ class NativeTransport:
         )
 
     def __repr__(self) -> str:
-        return f"<NativeTransport {self._bind} port={self.port} open={len(self._calls)}>"
+        return f"<NativeTransport {self._bind} port={self.port} open={self._open()}>"
 
 
 class _NativeCall:
