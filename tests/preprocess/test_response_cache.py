@@ -542,11 +542,14 @@ def test_large_answers_stay_out_of_redis(open_cache) -> None:
     assert not store.records
 
 
-def test_memory_takes_no_answer_that_is_over() -> None:
+def test_memory_lets_go_of_what_is_over_when_it_is_asked_for() -> None:
     clock = FakeClock()
     memory = Memory(10_000, clock)
-    assert not memory.put(b"digest", Kept((), NO_PARAMETERS, 0, clock(), clock()))
-    assert len(memory) == 0
+    memory.put(b"digest", Kept((), NO_PARAMETERS, clock(), clock(), clock() + 5, 1000))
+    assert memory.get(b"digest") is not None
+    clock.unix_ns += 5
+    assert memory.get(b"digest") is None
+    assert (len(memory), memory.size_bytes) == (0, 0)
 
 
 # at the front port

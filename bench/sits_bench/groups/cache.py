@@ -10,20 +10,20 @@ from sits_bench.compare import Found, Plan, Trial, per_s, request_file
 from sits_bench.group import Bench, Comparison
 from sits_bench.groups.front import KILOBYTE
 from sits_bench.mesh_system import MeshSystem
-from sits_bench.messages import Inference
+from sits_bench.messages import Inference, random_floats
 from sits_sim.figures import Figure
 
 KEPT: Final = "response_cache { enable: true }\n"
-OVER: Final = (
-    'parameters { key: "response_cache_ttl_s" value: { string_value: "0.000001" } }\n' + KEPT
-)
-"""Over before anybody can ask again: every request is looked for, computed and kept."""
+OVER: Final = 'parameters { key: "response_cache_ttl_s" value: { string_value: "0.02" } }\n' + KEPT
+"""Over before it is asked for again: every request is looked for, computed and kept."""
 MODELS: Final = [
     repositories.echo(),
     repositories.echo("kept", more=KEPT),
     repositories.echo("over", more=OVER),
 ]
 IN_FLIGHT: Final = 64
+DIFFERENT: Final = 4096
+"""Requests of which none is found: more than are answered in 20 ms."""
 RAN, HIT, MISSED = "not kept", "hits", "misses"
 _OFF = MeshSystem("mesh, cache off", MODELS)
 _ON = MeshSystem("mesh, cache on", MODELS, {"SITS_PREPROCESS_RESPONSE_CACHE_BYTES": str(64 << 20)})
@@ -34,14 +34,16 @@ _MEMORY = MeshSystem(
 )
 
 
+def _requests(model: str, count: int) -> list[Inference]:
+    return [Inference(model, {"INPUT": random_floats(seed, 1, 256)}) for seed in range(count)]
+
+
 def _trials(plan: Plan) -> Sequence[Trial]:
     check = partial(checks.echoes, inference=KILOBYTE)
-    asked = {RAN: "echo", HIT: "kept", MISSED: "over"}
     loads = {
-        label: plan.closed(
-            request_file(f"1-kb-{model}", [Inference(model, KILOBYTE.inputs)]), IN_FLIGHT
-        )
-        for label, model in asked.items()
+        RAN: plan.closed(request_file("1-kb-echo", _requests("echo", 1)), IN_FLIGHT),
+        HIT: plan.closed(request_file("1-kb-kept", _requests("kept", 1)), IN_FLIGHT),
+        MISSED: plan.closed(request_file("1-kb-over", _requests("over", DIFFERENT)), IN_FLIGHT),
     }
     return [
         Trial(_OFF, {RAN: loads[RAN]}, check),

@@ -63,11 +63,11 @@ class Statistics:
         with counters.lock:
             counters.cache_hit.add(1, took_ns)
 
-    def missed(self, model: str, version: str, count: int, took_ns: int) -> None:
-        """It had none for so many requests; looking for it, or keeping it later, took so long."""
+    def missed(self, model: str, version: str, took_ns: int) -> None:
+        """It had none; looking for it, and keeping it later, took so long."""
         counters = self._of((model, version))
         with counters.lock:
-            counters.cache_miss.add(count, took_ns)
+            counters.cache_miss.add(1, took_ns)
 
     def report(self, models: Iterable[Model]) -> pb.ModelStatisticsResponse:
         """The counters of each of `models`, in their order; zeros for one never asked."""

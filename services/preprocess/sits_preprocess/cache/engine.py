@@ -1,7 +1,8 @@
 """An engine that gives answers again, before the one that computes them is asked."""
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from sits_core.clock import now_ns
 from sits_core.errors import Cancelled, SitsError
@@ -9,7 +10,7 @@ from sits_preprocess.cache.flights import Flights
 from sits_preprocess.cache.memory import Kept, Memory, kept
 from sits_preprocess.cache.metrics import CacheMetrics
 from sits_preprocess.cache.records import kept_of
-from sits_preprocess.cache.rules import Rule, Rules, digest_of
+from sits_preprocess.cache.rules import Digests, Rule, Rules
 from sits_preprocess.cache.shared import Asked, Shared
 from sits_preprocess.catalog import Catalog
 from sits_preprocess.inference import Engine
@@ -31,13 +32,18 @@ STALE_MS: Final = "sits_stale_ms"
 _CANCELLED: Final = Cancelled("cancelled by the client")
 
 
-class _Missed(NamedTuple):
-    """A request that has to be computed, or is looked for in Redis. `asked_ns`: when the search
-    began."""
+_RUNS: Final = {where: Run(cached=where) for where in (MEMORY, REDIS, STALE, JOINED)}
+
+
+@dataclass(slots=True)
+class _Missed:
+    """A request that has to be computed, or is looked for in Redis. When the search began, and how
+    long it took."""
 
     digest: bytes
     rule: Rule
     asked_ns: int
+    took_ns: int = 0
 
 
 class CachedEngine:
@@ -57,7 +63,7 @@ class CachedEngine:
         self._engine, self._rules, self._memory, self._shared = engine, rules, memory, shared
         self._statistics, self._metrics, self._clock = statistics, metrics, clock
         self._missed: dict[Request, _Missed] = {}
-        self._flights = Flights()
+        self._digests, self._flights = Digests(), Flights()
         self._sink: Sink = lambda _answered: None
         if shared is not None:
             shared.found = self._found
@@ -128,7 +134,7 @@ class CachedEngine:
     def _look_up(self, request: Request, rule: Rule) -> Answer | None:
         """None, and it is remembered as missed, when it is not in this process."""
         asked_ns = self._clock()
-        digest = digest_of(request, rule)
+        digest = self._digests.of(request, rule)
         found = self._memory.get(digest)
         if found is not None and (where := self._usable(found, MEMORY, asked_ns)):
             return self._hit(request, found, where, asked_ns)
@@ -148,10 +154,11 @@ class CachedEngine:
         said = found.parameters
         if where == STALE:
             said = {**said, STALE_MS: max(0, now - found.fresh_until_ns) // 1_000_000}
-        why = (
-            f"cache={where};age_ms={(now - found.made_ns) // 1_000_000}" if request.explain else ""
-        )
-        return Answer(found.outputs, None, Run(explanation=why, cached=where), said)
+        run = _RUNS[where]
+        if request.explain:
+            age_ms = (now - found.made_ns) // 1_000_000
+            run = Run(explanation=f"cache={where};age_ms={age_ms}", cached=where)
+        return Answer(found.outputs, None, run, said)
 
     def _found(self, looked_up: Sequence[tuple[Request, CachedAnswer | None]]) -> None:
         """What Redis says, on the second level's thread."""
@@ -180,8 +187,7 @@ class CachedEngine:
             return True
         goes = self._flights.leads(request, missed.digest)
         self._metrics.looked_up(request.model, MISS if goes else JOINED)
-        took_ns = self._clock() - missed.asked_ns
-        self._statistics.missed(request.model, request.version, 1, took_ns)
+        missed.took_ns = self._clock() - missed.asked_ns
         return goes
 
     def _from_record(self, request: Request, record: CachedAnswer) -> Answer | None:
@@ -212,18 +218,22 @@ class CachedEngine:
             self._engine.submit(alone)
 
     def _joined(self, request: Request, answer: Answer) -> Answer:
-        del self._missed[request]
-        why = f"cache={JOINED}" if request.explain else ""
-        return answer._replace(run=Run(explanation=why, cached=JOINED))
+        missed = self._missed.pop(request)
+        self._statistics.missed(request.model, request.version, missed.took_ns)
+        run = _RUNS[JOINED]
+        if request.explain:
+            run = Run(explanation=f"cache={JOINED}", cached=JOINED)
+        return answer._replace(run=run)
 
     def _keep(self, request: Request, missed: _Missed, answer: Answer) -> None:
         """Unless it failed, or came of another content than the one it was asked of: its model
         was loaded anew meanwhile."""
-        if answer.error is not None:
-            return
-        started_ns = self._clock()
-        self._put(missed, answer, started_ns)
-        self._statistics.missed(request.model, request.version, 0, self._clock() - started_ns)
+        took_ns = missed.took_ns
+        if answer.error is None:
+            started_ns = self._clock()
+            self._put(missed, answer, started_ns)
+            took_ns += self._clock() - started_ns
+        self._statistics.missed(request.model, request.version, took_ns)
 
     def _put(self, missed: _Missed, answer: Answer, now: int) -> None:
         rule = missed.rule

@@ -1,10 +1,11 @@
 """The first level: answers in this process, bounded in bytes, the longest unused out first."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple
 
-from cachetools import TLRUCache
+from cachetools import LRUCache
 
 from sits_core.clock import now_ns
 from sits_preprocess.request import Answer, Parameters, TensorData
@@ -23,40 +24,53 @@ class Kept(NamedTuple):
     made_ns: int
     fresh_until_ns: int
     until_ns: int
+    size_bytes: int
 
-    @property
-    def size_bytes(self) -> int:
-        data = sum([len(tensor.data) for tensor in self.outputs])
-        return ENTRY_BYTES + TENSOR_BYTES * len(self.outputs) + data
+
+def size_of(outputs: Sequence[TensorData]) -> int:
+    data = sum([len(tensor.data) for tensor in outputs])
+    return ENTRY_BYTES + TENSOR_BYTES * len(outputs) + data
 
 
 def kept(answer: Answer, made_ns: int, ttl_ns: int, stale_ns: int) -> Kept:
     """A copy: the data of an answer is part of its whole batch's."""
-    outputs = tuple([tensor._replace(data=bytes(tensor.data)) for tensor in answer.outputs])
-    fresh_until_ns = made_ns + ttl_ns
-    return Kept(outputs, answer.parameters, made_ns, fresh_until_ns, fresh_until_ns + stale_ns)
+    outputs = tuple(
+        [TensorData(name, kind, shape, bytes(data)) for name, kind, shape, data in answer.outputs]
+    )
+    return kept_from(outputs, answer.parameters, made_ns, made_ns + ttl_ns, stale_ns)
+
+
+def kept_from(
+    outputs: tuple[TensorData, ...], parameters: Parameters, made_ns: int, fresh_until_ns: int,
+    stale_ns: int,
+) -> Kept:  # fmt: skip
+    until_ns = fresh_until_ns + stale_ns
+    return Kept(outputs, parameters, made_ns, fresh_until_ns, until_ns, size_of(outputs))
 
 
 class Memory:
-    """Safe from any thread."""
+    """Safe from any thread. What is over goes when it is asked for, or was unused for longest."""
 
     def __init__(self, max_bytes: int, clock: Callable[[], int] = now_ns) -> None:
-        self._answers: TLRUCache[bytes, Kept] = TLRUCache(
-            max_bytes, _until_ns, timer=clock, getsizeof=_size
-        )
-        self._lock = threading.Lock()
+        self._answers: LRUCache[bytes, Kept] = LRUCache(max_bytes, attrgetter("size_bytes"))
+        self._lock, self._clock = threading.Lock(), clock
 
     def get(self, digest: bytes) -> Kept | None:
+        """One that is not over for ever."""
         with self._lock:
-            return self._answers.get(digest)
+            found = self._answers.get(digest)
+            if found is not None and found.until_ns <= self._clock():
+                del self._answers[digest]
+                return None
+            return found
 
     def put(self, digest: bytes, answer: Kept) -> bool:
-        """False when it is larger than all the room there is, or over already."""
+        """False when it is larger than all the room there is."""
+        if answer.size_bytes > self._answers.maxsize:
+            return False
         with self._lock:
-            if answer.size_bytes > self._answers.maxsize:
-                return False
             self._answers[digest] = answer
-            return digest in self._answers
+        return True
 
     @property
     def size_bytes(self) -> int:
@@ -67,11 +81,3 @@ class Memory:
 
     def __repr__(self) -> str:
         return f"<Memory {len(self)} answers, {self.size_bytes} of {self._answers.maxsize} bytes>"
-
-
-def _until_ns(_digest: bytes, answer: Kept, _now: float) -> float:
-    return answer.until_ns
-
-
-def _size(answer: Kept) -> float:
-    return answer.size_bytes

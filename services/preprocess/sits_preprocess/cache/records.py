@@ -1,7 +1,7 @@
 """Answers as they lie in Redis."""
 
 from sits_preprocess.batch_message import parameter_of
-from sits_preprocess.cache.memory import Kept
+from sits_preprocess.cache.memory import Kept, kept_from
 from sits_preprocess.cache.rules import Rule
 from sits_preprocess.request import ParameterValue, TensorData
 from sits_protos.v1.common_pb2 import Parameter, Tensor
@@ -23,13 +23,12 @@ def record_of(digest: bytes, answer: Kept) -> CachedAnswer:
 def kept_of(record: CachedAnswer, rule: Rule, now: int) -> Kept:
     """Made by another host: its clock may be ahead, but nothing is kept for longer for that."""
     made_ns = min(record.made_unix_ns, now)
-    fresh_until_ns = made_ns + rule.ttl_ns
     outputs = tuple(
         TensorData(tensor.name, tensor.datatype, tuple(tensor.shape), tensor.inline)
         for tensor in record.outputs
     )
     parameters = {name: _value_of(value) for name, value in record.parameters.items()}
-    return Kept(outputs, parameters, made_ns, fresh_until_ns, fresh_until_ns + rule.stale_ns)
+    return kept_from(outputs, parameters, made_ns, made_ns + rule.ttl_ns, rule.stale_ns)
 
 
 def _value_of(parameter: Parameter) -> ParameterValue:

@@ -2,7 +2,7 @@
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 import structlog
@@ -17,6 +17,8 @@ log = structlog.get_logger()
 DIGEST_BYTES: Final = 16
 PAUSE_NS: Final = 1_000_000_000
 """By then every executor's new announcement is here: it takes milliseconds."""
+MAX_HEADS: Final = 1024
+"""Then all are forgotten, and those in use come back."""
 _FORM: Final = b"sits.answer.1"
 """Leads what is digested: another form, other digests."""
 
@@ -91,18 +93,51 @@ class Rules:
         return f"<Rules {kept} of {len(self._known)} models are kept>"
 
 
-def digest_of(request: Request, rule: Rule) -> bytes:
+class Digests:
     """Of everything that an answer depends on: the model's content, tenant, parameters of the
     model, outputs and their order, inputs with names, datatypes and shapes. Not of what is
-    applied to it afterwards, nor of priority, deadline and id."""
+    applied to it afterwards, nor of priority, deadline and id.
+
+    All but the data is the same in most requests of a model and tenant: its digest is remembered.
+    Safe from any thread: the worst that a race costs is to make it once more.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, hashlib.blake2b] = {}
+
+    def of(self, request: Request, rule: Rule) -> bytes:
+        inputs = request.inputs
+        if request.parameters:
+            made = _head(request, rule)
+        else:
+            key = (
+                rule.prefix, request.tenant, request.outputs,
+                *[(name, datatype, shape, len(data)) for name, datatype, shape, data in inputs],
+            )  # fmt: skip
+            made = (self._known.get(key) or self._learn(key, request, rule)).copy()
+        for tensor in inputs:
+            made.update(tensor.data)
+        return made.digest()
+
+    def _learn(self, key: Hashable, request: Request, rule: Rule) -> hashlib.blake2b:
+        if len(self._known) >= MAX_HEADS:
+            self._known = {}
+        made = self._known[key] = _head(request, rule)
+        return made
+
+    def __repr__(self) -> str:
+        return f"<Digests knows {len(self._known)} of {MAX_HEADS}>"
+
+
+def _head(request: Request, rule: Rule) -> hashlib.blake2b:
+    """Of all but the data, whose lengths are in here: no two requests with other tensors look
+    alike."""
     made = hashlib.blake2b(rule.prefix, digest_size=DIGEST_BYTES)
     made.update(_joined(_asked(request, rule)))
-    for tensor in request.inputs:
-        shape = struct.pack(f"<{len(tensor.shape)}q", *tensor.shape)
-        made.update(_joined((tensor.name.encode(), tensor.datatype.encode(), shape)))
-        made.update(struct.pack("<Q", len(tensor.data)))
-        made.update(tensor.data)
-    return made.digest()
+    for name, datatype, shape, data in request.inputs:
+        size = struct.pack(f"<{len(shape) + 1}Q", *shape, len(data))
+        made.update(_joined((name.encode(), datatype.encode(), size)))
+    return made
 
 
 def _asked(request: Request, rule: Rule) -> Iterator[bytes]:
@@ -114,7 +149,7 @@ def _asked(request: Request, rule: Rule) -> Iterator[bytes]:
     yield struct.pack("<I", len(request.inputs))
 
 
-def _joined(parts: Iterator[bytes] | tuple[bytes, ...]) -> bytes:
+def _joined(parts: Iterable[bytes]) -> bytes:
     """Each part led by its length, the whole by their number: no two lists look alike."""
     listed = list(parts)
     led = [struct.pack("<I", len(part)) + part for part in listed]

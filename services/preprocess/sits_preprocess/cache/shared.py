@@ -123,7 +123,9 @@ class Shared:
         records: list[tuple[CachedAnswer, int]] = []
         for digest, answer in answers:
             ttl_ms = (answer.until_ns - now) // 1_000_000
-            if ttl_ms > 0 and self._room.take(answer.size_bytes, answer.until_ns, now):
+            if ttl_ms <= 0:
+                self._metrics.unkept("redis_over")
+            elif self._room.take(answer.size_bytes, answer.until_ns, now):
                 records.append((record_of(digest, answer), ttl_ms))
             else:
                 self._metrics.unkept("redis_full")
