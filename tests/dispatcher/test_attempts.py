@@ -217,7 +217,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in ("dispatcher", "placer", "pending", "job"):
+    for module in ("dispatcher", "pending", "job"):
         monkeypatch.setattr(f"sits_dispatcher.{module}.now_ns", made)
     return made
 

@@ -5,7 +5,9 @@ import random
 import pytest
 
 from sits_channel import wire
+from sits_channel.bounded import Pressure
 from sits_core.clock import now_ns
+from sits_dispatcher.dispatcher import FEW
 from sits_dispatcher.placer import Placer
 from sits_dispatcher.testing import World
 from sits_protos.v1.common_pb2 import Error, Tensor
@@ -27,6 +29,30 @@ def test_a_result_comes_back_under_the_fronts_own_batch_id() -> None:
     assert result.result.batch_id == 77
     assert result.outputs[0].inline == b"z"
     assert 0 < result.result.times.dispatcher_received <= result.result.times.dispatcher_returned
+    assert world.idle()
+
+
+def test_the_front_has_a_success_before_anything_is_learnt_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And a failure after it, since that may go elsewhere instead; and many, since then load
+    matters more."""
+    world, held = World("a"), list[int]()
+    write = world.front_wire.write
+
+    def look(message: bytes) -> Pressure:
+        held.append(world.table.batches_in_flight())
+        return write(message)
+
+    monkeypatch.setattr(world.front_wire, "write", look)
+    world.send(batch_id=1)
+    world.answer("a", world.open("a")[0])
+    assert world.idle()
+    world.send(batch_id=2)
+    world.fail("a", Error(code=3, message="bad input"))
+    world.send(batch_id=3, requests=FEW + 1)
+    world.answer("a", world.open("a")[0])
+    assert held == [1, 0, 0]
     assert world.idle()
 
 

@@ -4,6 +4,7 @@ brings the results back. Every micro-batch ends in exactly one result, whatever 
 import threading
 from collections.abc import Collection, Iterable, Sequence
 from itertools import count
+from typing import Final
 
 import structlog
 
@@ -40,6 +41,10 @@ from sits_scheduling.signals import Sample
 from sits_scheduling.tenants import Tenants
 
 log = structlog.get_logger()
+
+FEW: Final = 8
+"""Results of so many requests go on before anything is learnt from them. More come when much
+waits: then the front's next batch should find this one's load released."""
 
 TAKEN_BACK = "TAKEN_BACK"
 """The reason with which an executor gives back what it has not run."""
@@ -152,15 +157,13 @@ class Dispatcher:
                 return
             del self._in_flight[job.key]
             now = now_ns()
-            outcome = self.guard.ended(job, header, now)
-            self.placer.finished(job, header.times)
-            self._signals.returned(job, header.times)
-            if header.gang_runs:
-                self._signals.gang_ran(header, now)
-            self.pacing.returned(executor_id, job, header.times, now)
-            self.traffic.moved(job.place, executor_id, header.payload_bytes)
-            self.hedges.returned(job, outcome, now)
-            self._metrics.returned(executor_id, header, failed=header.HasField("error"))
+            if _plain(job, header):
+                # Somebody waits for the answer; what it teaches can wait.
+                self._answer(job, header, body)
+                self._learn(executor_id, job, header, now)
+                self.pump((job.model,))
+                return
+            outcome = self._learn(executor_id, job, header, now)
             if (job.twin or job.beaten) and not self._counts(job, outcome):
                 self._give_back(executor_id, header, body)
             elif outcome is Outcome.CANCELLED and header.error.reason == TAKEN_BACK:
@@ -172,7 +175,7 @@ class Dispatcher:
                 if job.front.gone:
                     self._give_back(executor_id, header, body)
                 self._answer(job, header, body)
-            self.pump([job.model])
+            self.pump((job.model,))
 
     def executor_lost(self, executor_id: str) -> None:
         """Move its unfinished micro-batches to other executors."""
@@ -279,6 +282,19 @@ class Dispatcher:
         elif not self._place(job) and not self._pending.add(job):
             self._fail(job, Unavailable("Exceeds maximum queue size", reason="QUEUE_FULL"))
 
+    def _learn(self, executor_id: str, job: Job, header: ResultHeader, now: int) -> Outcome:
+        """From a result: the executor's load and health, run times, metrics."""
+        outcome = self.guard.ended(job, header, now)
+        self.placer.finished(job, header.times, now)
+        self._signals.returned(job, header.times)
+        if header.gang_runs:
+            self._signals.gang_ran(header, now)
+        self.pacing.returned(executor_id, job, header.times, now)
+        self.traffic.moved(job.place, executor_id, header.payload_bytes)
+        self.hedges.returned(job, outcome, now)
+        self._metrics.returned(executor_id, header, failed=header.HasField("error"))
+        return outcome
+
     def _move(self, job: Job) -> None:
         """To another executor: the one it was on is gone, or failed it."""
         job.moves += 1
@@ -317,7 +333,7 @@ class Dispatcher:
     def _try_twice(self, job: Job, attempt: Attempt, but: Collection[str]) -> None:
         """A second attempt, at none of `but`. When it cannot be, the first one still is."""
         second = attempts.copied(job, next(self._keys), attempt)
-        placed = self.placer.place(second, but)
+        placed = self.placer.place(second, now_ns(), but)
         if placed is None:
             return
         try:
@@ -387,10 +403,13 @@ class Dispatcher:
     def _choose(self, job: Job, unreachable: list[str], now: int) -> Placed | None:
         """Not an executor that fails, unless all that serve the model do: then any is better
         than none."""
-        unwell = {*self.guard.excluded(now), *job.failed_on}
-        placed = self.placer.place(job, {*unwell, *unreachable})
+        unwell = self.guard.excluded(now)
+        if job.failed_on:
+            unwell = {*unwell, *job.failed_on}
+        excluded = {*unwell, *unreachable} if unwell or unreachable else ()
+        placed = self.placer.place(job, now, excluded)
         if placed is None and unwell and not self.table.others(job.model, unwell):
-            placed = self.placer.place(job, unreachable)
+            placed = self.placer.place(job, now, unreachable)
         return placed
 
     def _sent(self, job: Job, placed: Placed, started_ns: int) -> None:
@@ -446,6 +465,15 @@ class Dispatcher:
         if peer is not None:
             message = LinkMessage(cancel=Cancel(batch_id=job.key, requests=own))
             peer.write(message.SerializeToString())
+
+
+def _plain(job: Job, header: ResultHeader) -> bool:
+    """A success of the only attempt, of few requests, for a front that is there. Not a step of a
+    pipeline: the next one is placed within its answer, and should find this one's load
+    released."""
+    return job.header.requests <= FEW and not (
+        job.twin or job.beaten or job.front.gone or job.is_step or header.HasField("error")
+    )
 
 
 def _is(job: Job, front: Front, batch_id: int) -> bool:

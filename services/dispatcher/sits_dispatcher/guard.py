@@ -41,7 +41,10 @@ class Guard:
     def excluded(self, now: int) -> Collection[str]:
         """Executors that should get nothing now. One on probation gets copies (`due`), so that
         nobody waits for it."""
-        return {*self._breakers.tripped(), *self._outliers.ejected(now), *self._on_bad_devices}
+        tripped, ejected = self._breakers.tripped(), self._outliers.ejected(now)
+        if not tripped and not ejected:
+            return self._on_bad_devices
+        return {*tripped, *ejected, *self._on_bad_devices}
 
     def on_bad_devices(self, executors: Collection[str]) -> None:
         """From now on these, and no others, run on devices that topology says are BAD."""

@@ -11,6 +11,7 @@ from sits_core.tracing import TraceContext
 from sits_protos.v1.link_pb2 import BatchHeader
 from sits_scheduling.affinity import Place
 from sits_scheduling.candidates import Reservation
+from sits_scheduling.explain import NO_STEP
 from sits_scheduling.placing import Batch
 
 NOWHERE: Final = Place("")
@@ -85,6 +86,11 @@ class Job:
     @property
     def executor(self) -> str:
         return self.reservation.executor if self.reservation else ""
+
+    @property
+    def is_step(self) -> bool:
+        """Of a pipeline: its result goes on to the next one."""
+        return self.placing is not None and self.placing.path is not NO_STEP
 
     def traces(self) -> Iterator[TraceContext]:
         """Contexts of its sampled requests."""

@@ -4,7 +4,6 @@ import random
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from sits_core.clock import now_ns
 from sits_core.errors import NotFound
 from sits_dispatcher.job import Job
 from sits_protos.v1.link_pb2 import StageTimes
@@ -69,11 +68,11 @@ class Placer:
         """Which waiting micro-batch of `model`, a key of the table, goes first."""
         return self._switchboard.strategy(model).order
 
-    def place(self, job: Job, excluded: Collection[str] = ()) -> Placed | None:
+    def place(self, job: Job, now: int, excluded: Collection[str] = ()) -> Placed | None:
         """Reserve an executor for `job`; None when none but the excluded has room."""
         if job.placing is None:
             job.placing = _batch(job)
-        placed = self._placing.place(job.placing, now_ns(), excluded)
+        placed = self._placing.place(job.placing, now, excluded)
         if placed is None:
             return None
         job.reservation = placed.reservation
@@ -87,11 +86,11 @@ class Placer:
         """What a row of `model`, a key of the table, costs in a batch of `rows`; 0 = not known."""
         return self._placing.times.row_ns(model, rows)
 
-    def finished(self, job: Job, times: StageTimes) -> None:
+    def finished(self, job: Job, times: StageTimes, now: int) -> None:
         """Its result came: release the load, learn how long the executor worked on it."""
         if job.reservation is not None and job.placing is not None:
             ran_ns = times.executor_sent - times.input_started if times.input_started else 0
-            self._placing.finished(job.placing, job.reservation, ran_ns, now_ns())
+            self._placing.finished(job.placing, job.reservation, ran_ns, now)
 
     def set_shadow(self, strategy: str) -> ShadowReport | None:
         """Let `strategy` decide beside the one in force; "" ends it. Returns what the one

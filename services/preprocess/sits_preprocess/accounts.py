@@ -10,6 +10,7 @@ from sits_core.tracing import Attribute, NewId, SpanRecord, TraceContext, Tracer
 from sits_preprocess.oip.result import Result
 from sits_preprocess.request import Answer, Answered, Request
 from sits_preprocess.request_series import RequestSeries
+from sits_preprocess.settling import Settling
 from sits_preprocess.statistics import Statistics
 
 OK = "OK"
@@ -20,7 +21,9 @@ class Accounts:
 
     def __init__(self, registry: CollectorRegistry, statistics: Statistics, tracer: Tracer) -> None:
         self.statistics, self._tracer = statistics, tracer
-        self._series = RequestSeries()
+        self.settling = Settling()
+        statistics.settled = self.settling.wait
+        self._series = RequestSeries(self.settling.wait)
         registry.register(self._series)
 
     def finished(

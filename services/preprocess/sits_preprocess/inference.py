@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
@@ -17,6 +17,10 @@ from sits_preprocess.oip.result import Result, result_of
 from sits_preprocess.request import Answer, Answered, Request
 
 log = structlog.get_logger()
+
+FEW: Final = 8
+"""So many answers leave before they are accounted. Of more, each waits for the others anyway, and
+what clients send next should find this thread done."""
 
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
 
@@ -116,10 +120,20 @@ class Inference:
     def answered(self, answered: Sequence[Answered]) -> None:
         """The end of requests, from whatever thread brings it. Does not raise."""
         results = [self._result(request, answer) for request, answer in answered]
-        self.accounts.finished(answered, results, now_ns())
+        ended_ns, accounts = now_ns(), self.accounts
         self._forget([request for request, _ in answered])
-        for (request, _), result in zip(answered, results, strict=True):
-            _reply(request, result)
+        traced = any(request.trace is not None for request, _ in answered)
+        if traced or len(answered) > FEW:
+            # Who has an answer may look for its spans at once.
+            accounts.finished(answered, results, ended_ns)
+            _reply_all(answered, results)
+            return
+        mark = accounts.settling.begin()
+        try:
+            _reply_all(answered, results)
+            accounts.finished(answered, results, ended_ns)
+        finally:
+            accounts.settling.end(mark)
 
     def leave(self) -> None:
         """Say that it is not ready; requests are still taken."""
@@ -194,6 +208,11 @@ class Inference:
         finally:
             if request.wanted:
                 release(request.wanted)
+
+
+def _reply_all(answered: Sequence[Answered], results: Sequence[Result]) -> None:
+    for (request, _), result in zip(answered, results, strict=True):
+        _reply(request, result)
 
 
 def _reply(request: Request, result: Result) -> None:

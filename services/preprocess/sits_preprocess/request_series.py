@@ -7,7 +7,7 @@ all answers that come together.
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
@@ -72,7 +72,9 @@ class RequestSeries(Collector):
     named no model we know share the pair of all others: clients choose names freely.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, settled: Callable[[], None] = lambda: None) -> None:
+        """`settled` waits until all that was answered is counted."""
+        self._settled = settled
         self._others = _Pair()
         self._pairs: dict[tuple[str, str], _Pair] = {(OVERFLOW, OVERFLOW): self._others}
         self._lock = threading.Lock()
@@ -97,6 +99,7 @@ class RequestSeries(Collector):
                     pair.queued.total_ns += queued_ns
 
     def collect(self) -> Iterator[Metric]:
+        self._settled()
         requests = CounterMetricFamily(
             "sits_requests", "Requests answered", labels=(*_LABELS, "outcome")
         )

@@ -7,7 +7,7 @@ a request that the response cache answers is a success that waited for nothing, 
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -32,9 +32,11 @@ _Ended = tuple[Answered, SitsError | None]
 
 
 class Statistics:
-    """Cumulative counters that only grow. Safe from any thread."""
+    """Cumulative counters that only grow. Safe from any thread. `settled` waits until all that
+    was answered is counted."""
 
     def __init__(self, max_models: int = MAX_MODELS) -> None:
+        self.settled: Callable[[], None] = lambda: None
         self._max_models = max_models
         self._counters: dict[tuple[str, str], _Counters] = {}
         self._lock = threading.Lock()
@@ -71,6 +73,7 @@ class Statistics:
 
     def report(self, models: Iterable[Model]) -> pb.ModelStatisticsResponse:
         """The counters of each of `models`, in their order; zeros for one never asked."""
+        self.settled()
         response = pb.ModelStatisticsResponse()
         for model in models:
             stats = response.model_stats.add(name=model.name, version=model.version)
