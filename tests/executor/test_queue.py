@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from sits_core.testing import wait_until
 from sits_executor.batch import Batch
 from sits_executor.queue import BatchQueue, rank
 from sits_protos.v1.link_pb2 import BatchHeader, RequestHeader
@@ -81,3 +82,52 @@ def test_the_repr_tells_the_state() -> None:
     queue.write(queued(1))
     assert repr(queue) == "<BatchQueue 1/2 open>"
     assert list(itertools.islice(iter(queue.read, None), 1))
+
+
+def reading(queue: BatchQueue) -> tuple[threading.Thread, list[Batch | None]]:
+    """A reader that waits for one batch, and what it got."""
+    got: list[Batch | None] = []
+    thread = threading.Thread(target=lambda: got.append(queue.read()))
+    thread.start()
+    wait_until(lambda: queue._idle, what="a reader that waits")
+    return thread, got
+
+
+def test_the_place_of_a_reader_is_lent_only_while_one_waits_for_nothing() -> None:
+    queue = BatchQueue(2)
+    assert not queue.lend()
+    thread, got = reading(queue)
+    assert queue.lend()
+    assert not queue.lend()
+    queue.give_back()
+    assert queue.lend()
+    queue.write(queued(1))
+    queue.give_back()
+    thread.join(10)
+    assert [batch.header.batch_id for batch in got if batch] == [1]
+
+
+def test_who_lent_its_place_reads_nothing_until_it_is_given_back() -> None:
+    queue = BatchQueue(2)
+    thread, got = reading(queue)
+    assert queue.lend()
+    queue.write(queued(1))
+    assert not queue.lend(), "what waits goes first"
+    assert not queue._has_turn()
+    assert len(queue) == 1
+    queue.give_back()
+    thread.join(10)
+    assert [batch.header.batch_id for batch in got if batch] == [1]
+
+
+def test_a_closed_queue_ends_for_who_lent_its_place_when_it_is_given_back() -> None:
+    """Until then a run is under way that needs the backend."""
+    queue = BatchQueue(2)
+    thread, got = reading(queue)
+    assert queue.lend()
+    queue.close()
+    assert not queue.lend()
+    assert not queue._has_turn()
+    queue.give_back()
+    thread.join(10)
+    assert got == [None]

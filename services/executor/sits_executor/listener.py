@@ -158,9 +158,10 @@ class ExecuteListener:
             self.tenant_memory.admit(batch, model.contract)
         for _ in range(2):
             model = self._catalog.find(batch.header.model, batch.header.version)
-            if model.queue.write(batch).accepted:
+            queue = model.queue
+            if queue.run_here(batch) or queue.write(batch).accepted:
                 return
-            if not model.queue.closed:
+            if not queue.closed:
                 raise Unavailable(
                     f"model '{batch.header.model}' has a full queue", reason="QUEUE_FULL"
                 )

@@ -36,7 +36,8 @@ def rank(header: BatchHeader, arrival: int, default_priority: int) -> Rank:
 class BatchQueue:
     """`write` refuses when full or closed; `read` waits and returns None once closed and empty.
 
-    `gauge` holds back by samples besides. `written` is called after every accepted batch.
+    `gauge` holds back by samples besides. `written` is called after every accepted batch. Whoever
+    would write may run the batch itself instead, in the place of a reader that waits: `lend`.
     """
 
     def __init__(
@@ -45,7 +46,9 @@ class BatchQueue:
         self._capacity, self._default_priority = capacity, default_priority
         self._gauge = gauge
         self.written: Callable[[], object] = lambda: None
+        self.run_here: Callable[[Batch], bool] = lambda _: False
         self.arrivals = 0
+        self._idle = self._lent = 0
         self._heap: list[tuple[Rank, Batch]] = []
         self._arrivals = count()
         self._closed = False
@@ -76,8 +79,29 @@ class BatchQueue:
 
     def read(self) -> Batch | None:
         with self._ready:
-            self._ready.wait_for(lambda: self._heap or self._closed)
+            self._idle += 1
+            self._ready.wait_for(self._has_turn)
+            self._idle -= 1
             return self._pop()[1] if self._heap else None
+
+    def lend(self) -> bool:
+        """Take the place of one who waits in `read`, until `give_back`: it reads nothing, and is
+        not told of the end. False when nobody waits there, or a batch does, or it is closed."""
+        with self._ready:
+            if self._closed or self._heap or self._idle <= self._lent:
+                return False
+            self._lent += 1
+            self.arrivals += 1
+            return True
+
+    def give_back(self) -> None:
+        with self._ready:
+            self._lent -= 1
+            if self._heap or self._closed:
+                self._ready.notify_all()
+
+    def _has_turn(self) -> bool:
+        return self._idle > self._lent and (self._closed or bool(self._heap))
 
     def read_only(self, wanted: Callable[[Batch], bool]) -> Batch | None:
         """As `read`, for a reader that takes certain batches only; None once closed and without

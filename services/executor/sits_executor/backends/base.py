@@ -168,5 +168,11 @@ class Resident(Protocol):
         ...
 
 
+def never_waits(backend: Backend) -> bool:
+    """Whether its runs only compute on this processor, and so end. A backend that does not say so
+    may wait: for a device, for another server, for code of a model's author."""
+    return bool(getattr(backend, "never_waits", False))
+
+
 Factory = Callable[[LoadSpec], Backend]
 """Raises `LoadError`; anything else it raises is logged whole and shown only as a safe cause."""

@@ -70,6 +70,10 @@ class OnnxBackend:
     def fallback(self) -> str:
         return self._fallback
 
+    @property
+    def never_waits(self) -> bool:
+        return not self._on_gpu
+
     def run(self, inputs: Arrays, parameters: Parameters) -> Arrays:
         feeds = {name: self._feed(name, array) for name, array in inputs.items()}
         try:

@@ -7,7 +7,14 @@ import structlog
 
 from sits_core import pipeline as pipelines
 from sits_core.pipeline import Pipeline, PipelineError
-from sits_executor.backends.base import Backend, ChooseGang, LoadError, LoadSpec, no_gang
+from sits_executor.backends.base import (
+    Backend,
+    ChooseGang,
+    LoadError,
+    LoadSpec,
+    never_waits,
+    no_gang,
+)
 from sits_executor.backends.budget import Budget
 from sits_executor.backends.choice import Choice, choose
 from sits_executor.backends.streamed import StreamBackend
@@ -164,6 +171,7 @@ class Loader:
             self._make_runner(contract, backend),
             shared.release,
             self._lanes,
+            never_waits=never_waits(backend),
         ).start()
         return LoadedModel(entry, contract, shared, queue)
 
