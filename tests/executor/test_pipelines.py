@@ -430,7 +430,8 @@ def test_steps_after_the_last_caller_has_gone_do_not_run(
         gate.open()
         result = dispatcher.result(1)
         assert [r.error.reason for r in result.results] == ["CANCELLED"] * 2
-        assert runs(running.metrics_url, "b") == before + 1, "that of batch 2"
+        counted = "the run of batch 2, and no other"
+        wait_until(lambda: runs(running.metrics_url, "b") == before + 1, 10, counted)
 
 
 def runs(metrics_url: str, model: str) -> float:

@@ -195,3 +195,29 @@ def test_what_left_together_is_kept_by_nothing() -> None:
 
 class Holder:
     """Something that can be referred to weakly."""
+
+
+def test_a_queue_is_as_good_as_new_once_nothing_waits_and_nothing_is_remembered() -> None:
+    queue: WorkQueue[str] = WorkQueue(Fifo())
+    assert queue.fresh
+    first, second = entry("a", deadline=9), entry("b")
+    queue.add(first)
+    queue.add(second)
+    assert not queue.fresh
+    queue.remove(second)
+    queue.remove(first)
+    assert not len(queue)
+    assert not queue.fresh, "what was taken out is remembered until it surfaces"
+    queue.add(entry("c"))
+    queue.take_batch(8, 1 << 20)
+    assert queue.fresh
+
+
+def test_a_queue_that_many_tenants_used_is_not_as_good_as_new() -> None:
+    tenants = Tenants([Tenant(f"t{n}") for n in range(9)])
+    queue: WorkQueue[int] = WorkQueue(Fifo(), tenants)
+    for number in range(9):
+        queue.add(Entry(number, 1, 1, 0, tenant=f"t{number}"))
+    queue.take_batch(9, 1 << 20)
+    assert not len(queue)
+    assert not queue.fresh

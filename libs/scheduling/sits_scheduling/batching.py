@@ -114,6 +114,11 @@ class BatchQueue(Generic[T]):
         """Take `entry` out, e.g. when it is cancelled. False when it was not queued."""
         return self._queue.remove(entry)
 
+    @property
+    def fresh(self) -> bool:
+        """As good as a new one, see `WorkQueue.fresh`."""
+        return self._queue.fresh
+
     def set_order(self, order: Order) -> None:
         """Another order from now on; nothing that waits is lost."""
         self._queue.set_order(order)

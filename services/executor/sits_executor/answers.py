@@ -51,7 +51,8 @@ NO_GANG: Final = GangRuns()
 @dataclass(slots=True)
 class Run:
     """What one batch came to: errors by position, outputs of all the others, their bytes and
-    those of them that are in its message, and what the steps of a pipeline took."""
+    those of them that are in its message, how long the model took, and what the steps of a
+    pipeline took."""
 
     stages: Stages
     errors: Drops = field(default_factory=dict)
@@ -61,6 +62,7 @@ class Run:
     failed_runs: int = 0
     output_bytes: int = 0
     inline_bytes: int = 0
+    took_s: list[float] = field(default_factory=list)
     steps: tuple[StepRun, ...] = ()
     gang: GangRuns = NO_GANG
 

@@ -89,9 +89,12 @@ def contract_of(config: ModelConfig, version: str, content: bytes = b"") -> Cont
 
 def fits(shape: Sequence[int], dims: Shape) -> bool:
     """Whether `shape` is one of those that `dims` allows."""
-    return len(shape) == len(dims) and all(
-        dim in (-1, size) for size, dim in zip(shape, dims, strict=True)
-    )
+    if len(shape) != len(dims):
+        return False
+    for size, dim in zip(shape, dims, strict=True):  # noqa: SIM110 - a generator costs more
+        if dim not in (-1, size):
+            return False
+    return True
 
 
 def reshaped(shape: Shape, source: Shape, target: Shape) -> Shape:

@@ -62,6 +62,8 @@ class ModelMetrics:
         self._run_seconds.observe(seconds)
 
     def ran(self, batch: Batch, run: Run) -> None:
+        for seconds in run.took_s:
+            self._run_seconds.observe(seconds)
         self._batches.inc()
         self._rows.inc(run.executed_rows)
         self._copied(batch, run)

@@ -26,7 +26,7 @@ class BadResult(Internal):
 
 def check(outputs: Arrays, contract: Contract, rows: int) -> Columns:
     """Every declared output, with its declared type, rows and shape. Raises `BadResult`."""
-    return tuple(_checked(outputs, expected, contract, rows) for expected in contract.outputs)
+    return tuple([_checked(outputs, expected, contract, rows) for expected in contract.outputs])
 
 
 def join(parts: Sequence[Columns], contract: Contract) -> Columns:

@@ -187,7 +187,7 @@ class Runner:
             outputs = self._pipeline.run_while(
                 chosen, parameters_of(batch), lambda: _wanted(batch, alive)
             )
-        self._metrics.timed((now_ns() - started_ns) / 1e9)
+        run.took_s.append((now_ns() - started_ns) / 1e9)
         if self._gang:
             run.gang = run.gang._replace(failures=run.gang.failures - 1)
         if isinstance(outputs, Traced):

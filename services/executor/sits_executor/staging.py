@@ -50,7 +50,7 @@ def select(arrays: dict[str, Array], spans: Sequence[Span], rows: int) -> dict[s
 def _array(
     tensor: Tensor, expected: TensorContract, contract: Contract, rows: int, read: ReadPayload
 ) -> Array:
-    shape = tuple(tensor.shape)
+    shape = tuple(tensor.shape[:])
     lead = (rows,) if contract.batches else ()
     if tensor.datatype != expected.datatype:
         raise InvalidArgument(

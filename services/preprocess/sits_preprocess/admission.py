@@ -138,4 +138,4 @@ def batch_key(
     if signature.max_batch_size <= 0 or (signature.fixed and not parameters):
         return ()
     shapes = tuple([(tensor.name, tensor.shape[1:]) for tensor in inputs])
-    return shapes, tuple(sorted(parameters.items()))
+    return shapes, tuple(sorted(parameters.items())) if parameters else ()

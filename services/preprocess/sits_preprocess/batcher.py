@@ -50,6 +50,7 @@ class ModelBatcher:
         self.gate = gate
         self._policy, self._max_queue, self._tenants = policy, max_queue, tenants
         self._queues: dict[Hashable, BatchQueue[Request]] = {}
+        self._spare: BatchQueue[Request] | None = None
         self._entries: dict[Request, Entry[Request]] = {}
         self.next_free = NextFree()
         self._learn_again_ns = 0
@@ -90,7 +91,7 @@ class ModelBatcher:
         """Queue it. The caller has looked whether there is room."""
         queue = self._queues.get(request.key)
         if queue is None:
-            queue = self._queues[request.key] = BatchQueue(self._policy, None, self._tenants)
+            queue = self._queues[request.key] = self._new_queue()
         entry = self._entries[request] = Entry(
             request,
             request.rows,
@@ -112,7 +113,7 @@ class ModelBatcher:
 
     def set_policy(self, policy: BatchPolicy, max_queue: int) -> None:
         """The model was reloaded, perhaps with another configuration."""
-        self._policy, self._max_queue = policy, max_queue
+        self._policy, self._max_queue, self._spare = policy, max_queue, None
         for queue in self._queues.values():
             queue.policy = policy
 
@@ -161,10 +162,20 @@ class ModelBatcher:
             queues.sort(key=lambda item: item[1].oldest_ns())
         return queues
 
+    def _new_queue(self) -> BatchQueue[Request]:
+        spare, self._spare = self._spare, None
+        if spare is None:  # an empty one is False
+            return BatchQueue(self._policy, None, self._tenants)
+        return spare
+
     def _forget_if_empty(self, key: Hashable) -> None:
-        """A queue remembers for a while what has left it, and there is no end of keys."""
-        if not len(self._queues[key]):
+        """A queue remembers for a while what has left it, and there is no end of keys. One that
+        remembers nothing is as good as new, and making one costs half of what adding does."""
+        queue = self._queues[key]
+        if not len(queue):
             del self._queues[key]
+            if queue.fresh:
+                self._spare = queue
 
 
 def policy_of(model: Model, settings: PreprocessSettings) -> BatchPolicy:

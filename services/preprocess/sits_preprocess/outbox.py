@@ -78,7 +78,11 @@ class Outbox:
         sent = Sent(next(self._ids), model, batch.items, reason, now)
         if gate is not None:
             sent.gate, sent.expected_ns = gate, gate.sent(batch.rows)
-        link = max(self.links.values(), key=lambda candidate: candidate.share(model).room)
+        links = self.links.values()
+        if len(links) == 1:
+            (link,) = links
+        else:
+            link = max(links, key=lambda candidate: candidate.share(model).room)
         return _reserved(link, sent)
 
     def resend(self) -> list[Outgoing]:
@@ -131,10 +135,11 @@ class Outbox:
         for link, sent in outgoing:
             put = partial(self._put, link, sent)
             built = batch_message.build(sent, sent.requests, put)
-            self._metrics.sent(built, len(sent.requests))
             if built.slots and not self._own(link, sent, built.slots):
                 continue
-            if not link.link.write(built.message).accepted:
+            accepted = link.link.write(built.message).accepted
+            self._metrics.sent(built, len(sent.requests))
+            if not accepted:
                 with self._lock:
                     if link.take_back(sent):
                         self._free(sent)
