@@ -94,6 +94,38 @@ def test_a_process_and_its_threads_run_where_they_are_told_to() -> None:
     assert pinned(f"{ours[0]}-{ours[0]},{ours[-1]}") == str(sorted({ours[0], ours[-1]}))
 
 
+PYTHON_PINNED = """
+import os, threading
+from sits_core.tuning import pin_python
+seen, go = [], threading.Event()
+def look():
+    go.wait()
+    seen.append(os.sched_getaffinity(0))
+old = threading.Thread(target=look)
+old.start()
+pin_python({cpus!r}, "SITS_X")
+new = threading.Thread(target=look)
+new.start()
+go.set()
+old.join()
+new.join()
+print(sorted(os.sched_getaffinity(0)), *map(sorted, seen))
+"""
+
+
+def test_threads_of_python_run_where_they_are_told_to_the_old_and_the_new() -> None:
+    ours = sorted(os.sched_getaffinity(0))
+    for cpus, expected in (("", ours), (f"{ours[-1]}", ours[-1:])):
+        command = [sys.executable, "-c", PYTHON_PINNED.format(cpus=cpus)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == " ".join([str(expected)] * 3)
+
+
+def test_processors_for_python_that_are_not_there_are_a_wrong_setting() -> None:
+    with pytest.raises(SettingsError, match="SITS_X=4000"):
+        tuning.pin_python("4000", "SITS_X")
+
+
 def test_processors_that_are_not_there_are_a_wrong_setting() -> None:
     with pytest.raises(SettingsError, match="SITS_CPUS=4000-4003"):
         tuning.pin("4000-4003")

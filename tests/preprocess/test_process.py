@@ -58,6 +58,24 @@ def test_it_serves_and_says_so_until_sigterm(process, free_ports) -> None:
     assert b"Traceback" not in process.stderr.read()
 
 
+def test_http_2_is_not_bound_to_the_processor_of_python(free_ports) -> None:
+    everywhere = os.sched_getaffinity(0)
+    first = min(everywhere)
+    env = environment(free_ports, SITS_PREPROCESS_PYTHON_CPUS=str(first))
+    command = [sys.executable, "-m", "sits_preprocess"]
+    with subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL) as started:
+        client = triton.InferenceServerClient(f"127.0.0.1:{free_ports[0]}")
+        wait_until(lambda: is_live(client), 30)
+        client.close()
+        wait_until(lambda: os.sched_getaffinity(started.pid) == {first}, 30)
+        threads = {
+            (folder / "comm").read_text().strip(): os.sched_getaffinity(int(folder.name))
+            for folder in Path(f"/proc/{started.pid}/task").iterdir()
+        }
+        started.kill()
+    assert threads["grpc-native-io"] == everywhere
+
+
 def is_live(client: triton.InferenceServerClient) -> bool:
     try:
         return client.is_server_live()

@@ -11,6 +11,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 SERVICES = ("preprocess", "dispatcher", "executor", "topology")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+CPUS = r"^(\d+(-\d+)?(,\d+(-\d+)?)*)?$"
+"""Processors, such as 0-3,8."""
 
 
 class SettingsError(Exception):
@@ -103,7 +105,7 @@ class Settings(BaseSettings):
     )
     cpus: str = Field(
         default="",
-        pattern=r"^(\d+(-\d+)?(,\d+(-\d+)?)*)?$",
+        pattern=CPUS,
         description="processors that this process may run on, such as 0-3,8; default: all",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(

@@ -1,9 +1,11 @@
 """What a service asks of its interpreter, its C library and its kernel before it serves."""
 
+import contextlib
 import ctypes
 import gc
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Final
 
@@ -56,14 +58,31 @@ def _set_malloc(libc: ctypes.CDLL) -> None:
 def pin(cpus: str) -> None:
     """Run on these processors only, such as "0-3,8"; all threads that start from now on do.
     Empty = as before. Raises `SettingsError` when none of them is there."""
-    if not cpus:
-        return
+    if cpus:
+        _run_on(0, cpus, "SITS_CPUS")
+
+
+def pin_python(cpus: str, setting: str) -> None:
+    """The threads of Python that there are, and those they start, run on these processors only;
+    native ones stay as they are. Of threads that share an interpreter lock one runs at a time: on
+    one processor they find what the last one touched in its caches. Empty = as before. Raises
+    `SettingsError` when none of them is there."""
+    for thread in threading.enumerate() if cpus else ():
+        if thread.native_id is not None:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                _run_on(thread.native_id, cpus, setting)
+
+
+def _run_on(thread: int, cpus: str, setting: str) -> None:
+    """`thread` 0 = this one, and by inheritance all that it starts."""
     chosen = {cpu for part in cpus.split(",") for cpu in _range(part)}
     try:
-        os.sched_setaffinity(0, chosen)
+        os.sched_setaffinity(thread, chosen)
+    except ProcessLookupError:
+        raise
     except OSError:
         there = ",".join(map(str, sorted(os.sched_getaffinity(0))))
-        raise SettingsError(f"SITS_CPUS={cpus}: this process may use {there}") from None
+        raise SettingsError(f"{setting}={cpus}: this process may use {there}") from None
 
 
 def _range(part: str) -> range:

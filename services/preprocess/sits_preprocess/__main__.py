@@ -22,6 +22,7 @@ from sits_core.rpc import Server, open_channel, require_token_off_loopback, toke
 from sits_core.settings import advertised, parsed_file
 from sits_core.telemetry import open_tracer
 from sits_core.tls import metrics_tls
+from sits_core.tuning import pin_python
 from sits_preprocess.control import Control
 from sits_preprocess.dispatchers import Dispatchers, split_addresses
 from sits_preprocess.engine import Engine
@@ -91,6 +92,7 @@ def answer_until(stop: Drain, settings: PreprocessSettings, front: Front, server
     close it."""
     watch = Periodic(lambda: watch_health(front, server), HEALTH_PERIOD_S, "health")
     front.start()
+    pin_python(settings.preprocess_python_cpus, "SITS_PREPROCESS_PYTHON_CPUS")
     workers = Workers(settings, front.transport.port)
     workers.start()
     watch.start()

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from sits_core.settings import Settings
+from sits_core.settings import CPUS, Settings
 
 
 class PreprocessSettings(Settings):
@@ -37,6 +37,12 @@ class PreprocessSettings(Settings):
         le=64,
         description="threads of the native transport that do HTTP/2; 0 = one for every eight "
         "processors",
+    )
+    preprocess_python_cpus: str = Field(
+        default="",
+        pattern=CPUS,
+        description="processors for the threads that run Python, best a single one that nobody "
+        "else keeps busy; HTTP/2 of the native transport runs on all of SITS_CPUS; default: all",
     )
     preprocess_processes: int = Field(
         default=1,
