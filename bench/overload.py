@@ -13,12 +13,21 @@ CAPACITY_S = 3.0
 
 def body() -> int:
     parser = options(__doc__)
+    parser.add_argument("--dispatchers", type=int, default=1, help="of the mesh (1)")
     given = parser.parse_args()
     rounds, seconds = (1, QUICK_SECONDS) if given.quick else (ROUNDS, SECONDS)
-    parameters = {**machine.describe(), "rounds": rounds, "seconds": seconds}
+    parameters = {
+        **machine.describe(),
+        "rounds": rounds,
+        "seconds": seconds,
+        "dispatchers": given.dispatchers,
+    }
     build()
     found, raw = [], []
-    with watching() as progress, tenants_overload.system().running() as (mesh, running):
+    with (
+        watching() as progress,
+        tenants_overload.system(given.dispatchers).running() as (mesh, running),
+    ):
         progress.expect(CAPACITY_S + rounds * (WARM_UP_S + seconds))
         capacity = tenants_overload.capacity(running, 1.0, CAPACITY_S)
         progress.step("capacity", CAPACITY_S)

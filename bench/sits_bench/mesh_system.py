@@ -32,12 +32,14 @@ Env = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class MeshSystem:
-    """One executor unless told otherwise. `env` goes to every service on top of `BEST`."""
+    """One executor and one dispatcher unless told otherwise. `env` goes to every service on top
+    of `BEST`."""
 
     name: str
     models: Sequence[Model]
     env: Env = field(default_factory=dict)
     executors: int = 1
+    dispatchers: int = 1
     base: Env = field(default_factory=lambda: BEST)
 
     @contextmanager
@@ -48,11 +50,15 @@ class MeshSystem:
     @contextmanager
     def running(self) -> Iterator[tuple[Mesh, Running]]:
         folder = re.sub(r"[^a-z0-9]+", "-", self.name.lower())
+        book, more = ports.free(self.executors), self._more_dispatchers()
+        binds = [book.dispatcher, *(env["SITS_DISPATCHER_BIND"] for env in more.values())]
         plan = Plan(
-            ports.free(self.executors),
+            book,
             models=repositories.write(folder, self.models),
             log_dir=WORK / "logs" / folder,
             env={**self.base, **self.env},
+            service_env={"preprocess": {"SITS_PREPROCESS_DISPATCHERS": ",".join(binds)}},
+            more=more,
         )
         with Mesh(plan) as mesh:
             try:
@@ -61,6 +67,16 @@ class MeshSystem:
                 raise BenchError(f"{self.name}: {error}") from None
             self._await_models(mesh)
             yield mesh, Running(mesh.addresses.front, lambda: pids(mesh), metrics=metrics(mesh))
+
+    def _more_dispatchers(self) -> dict[str, Env]:
+        books = [ports.free(0) for _ in range(1, self.dispatchers)]
+        return {
+            f"dispatcher-{number}": {
+                "SITS_DISPATCHER_BIND": book.dispatcher,
+                "SITS_DISPATCHER_ADMIN_BIND": book.admin,
+            }
+            for number, book in enumerate(books, 1)
+        }
 
     def _await_models(self, mesh: Mesh) -> None:
         def ready() -> bool:

@@ -32,10 +32,10 @@ CALM_S: Final = 15.0
 MODEL: Final = "steady"
 
 
-def system() -> MeshSystem:
+def system(dispatchers: int = 1) -> MeshSystem:
     """Runs of a fixed time that take no CPU, so that the capacity is what it is on any machine
     and the services are not what is short."""
-    return MeshSystem("tenants overload", [model()], executors=EXECUTORS)
+    return MeshSystem("tenants overload", [model()], executors=EXECUTORS, dispatchers=dispatchers)
 
 
 def model() -> Model:

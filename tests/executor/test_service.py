@@ -167,6 +167,17 @@ def test_batches_of_several_dispatchers_with_equal_numbers_do_not_meet(
         assert arrays_of(two.result(1))["y"].tolist() == (X + 10).tolist()
 
 
+def test_dispatchers_divide_what_it_takes_and_get_it_back(repository: Path, linked: Any) -> None:
+    write_model(repository, "m", builtin_config("identity", instances=2))
+    with linked() as (running, one):
+        one.wait_ready("m")
+        one.wait_window("m", 4)
+        with FakeDispatcher(running.address) as two:
+            for dispatcher in (one, two):
+                dispatcher.wait_window("m", 2)
+        one.wait_window("m", 4)
+
+
 def test_urgent_batches_overtake_those_that_wait(repository: Path, linked: Any, gate: Any) -> None:
     write_model(repository, "m", gate.config)
     with linked() as (running, dispatcher):

@@ -22,6 +22,8 @@ from sits_scheduling.view import Candidates as Candidates
 
 _SPEED_STEPS: Final = 20.0
 """Speeds count in steps of a twentieth, so that noise in them does not decide among equals."""
+_ROUNDING: Final = 1e-6
+"""Of a sum of parts of runs."""
 
 
 class Reservation:
@@ -87,9 +89,10 @@ class ExecutorTable:
         self._nearness.changed()
 
     def serve(
-        self, executor_id: str, model: str, slots: int, parallel: int, micro_batch_rows: int = 0
+        self, executor_id: str, model: str, slots: int, parallel: float, micro_batch_rows: int = 0
     ) -> None:
-        """State what it takes of `model`; 0 slots = it does not serve it (any more)."""
+        """State what it takes of `model`; 0 slots = it does not serve it (any more). Of what runs
+        at once the part that is ours counts, where others send there too."""
         columns = self._models.setdefault(model, ModelColumns(len(self._executors)))
         columns.set(self._index[executor_id], slots, parallel, micro_batch_rows)
 
@@ -236,7 +239,7 @@ class ExecutorTable:
         if columns is None:
             return []
         return [
-            Held(self.executor_at(at), int(columns.batches[at]), int(columns.parallel[at]),
+            Held(self.executor_at(at), int(columns.batches[at]), math.ceil(columns.parallel[at]),
                  float(columns.speed[at]))
             for at in map(int, columns.serving())
             if self.executor_at(at) not in but
@@ -255,8 +258,8 @@ class ExecutorTable:
         columns = self._models.get(model)
         if columns is None or not len(serving := columns.serving()):
             return 0, 0, 0
-        slots, parallel = int(columns.slots[serving].sum()), int(columns.parallel[serving].sum())
-        return slots, parallel, columns.row_limit()
+        slots, parallel = int(columns.slots[serving].sum()), columns.parallel[serving].sum()
+        return slots, math.ceil(parallel - _ROUNDING), columns.row_limit()
 
     def row_limit(self, model: str) -> int:
         """The last number of `capacity`, for every batch."""

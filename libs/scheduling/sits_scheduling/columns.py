@@ -12,8 +12,8 @@ _FILL = {"slots": 0.0, "parallel": 1.0, "batches": 0.0, "micro_batch_rows": 0.0,
 
 class ModelColumns:
     """`slots`: batches it takes at once, 0 = does not serve it; `parallel`: how many run at
-    once; `batches`: reserved; `speed`: run time over the fleet's; `micro_batch_rows`: its
-    limit, 0 = none."""
+    once, parts of one where others send there too; `batches`: reserved; `speed`: run time over
+    the fleet's; `micro_batch_rows`: its limit, 0 = none."""
 
     def __init__(self, size: int) -> None:
         self.slots = np.zeros(size)
@@ -29,9 +29,9 @@ class ModelColumns:
             setattr(self, name, grown(getattr(self, name), size, fill))
         self._changed()
 
-    def set(self, position: int, slots: int, parallel: int, micro_batch_rows: int) -> None:
+    def set(self, position: int, slots: int, parallel: float, micro_batch_rows: int) -> None:
         self.slots[position] = slots
-        self.parallel[position] = max(1, parallel)
+        self.parallel[position] = parallel if parallel > 0 else 1.0
         self.micro_batch_rows[position] = micro_batch_rows
         self._changed()
 

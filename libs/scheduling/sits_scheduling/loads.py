@@ -41,8 +41,8 @@ class Loads:
     def wait_ns(self, at: Ints | slice, parallel: Floats, now_ns: int) -> Floats:
         """Reserved time a parallel run, less what the running batches have done so far.
 
-        Weakness: counts one batch's progress for all that run in parallel, and nothing for
-        what other dispatchers sent there.
+        Of what other dispatchers sent there it knows only that `parallel` is our part. Weakness:
+        counts one batch's progress for all that run in parallel.
         """
         batches = self.batches[at]
         wait: Floats = self._backlog_ns[at] / parallel

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 import structlog
@@ -12,10 +12,10 @@ from sits_channel import wire
 from sits_channel.link import Link, LinkClient
 from sits_channel.pool_probe import shares_memory
 from sits_channel.ring_files import Rings
-from sits_dispatcher.catalog import MergedCatalog
+from sits_dispatcher.catalog import Key, MergedCatalog
 from sits_dispatcher.dispatcher import Dispatcher
 from sits_dispatcher.memory_rows import row_limit
-from sits_protos.v1.link_pb2 import Catalog, Hello, ModelEntry, ModelState
+from sits_protos.v1.link_pb2 import Catalog, Credits, Hello, ModelEntry, ModelState
 from sits_scheduling.candidates import Executor
 
 log = structlog.get_logger()
@@ -25,13 +25,21 @@ METHOD = "/sits.v1.Execute/Link"
 
 @dataclass(slots=True)
 class Member:
-    """A linked executor. `hello` comes first on its link, everything else after it."""
+    """A linked executor. `hello` comes first on its link, everything else after it. `windows`
+    are our part of its slots, where it told one."""
 
     link: Link
     hello: Hello
     shares_memory: bool = False
+    windows: Mapping[Key, int] = field(default_factory=dict)
     results: int = 0
     errors: int = 0
+
+    def window(self, entry: ModelEntry) -> int:
+        """Batches of it that we may have there at once."""
+        if entry.state != ModelState.MODEL_STATE_READY:
+            return 0
+        return min(entry.slots, self.windows.get((entry.name, entry.version), entry.slots))
 
 
 class Executors:
@@ -54,6 +62,7 @@ class Executors:
         self._free: Mapping[str, int] = {}
         self._lock = threading.RLock()
         self.changed: Callable[[], object] = lambda: None
+        self.credited: Callable[[], object] = lambda: None
 
     # membership
 
@@ -134,6 +143,8 @@ class Executors:
             self._dispatcher.result(member.hello.id, message.head, message.body)
         elif message.kind == wire.CATALOG:
             self._announced(member, Catalog.FromString(message.head))
+        elif message.kind == wire.CREDITS:
+            self._credited(member, Credits.FromString(message.head))
         else:
             log.warning("executor.unexpected", peer=link.peer, kind=message.kind)
 
@@ -180,13 +191,32 @@ class Executors:
             for name, version in before:
                 table.serve(executor_id, f"{name}/{version}", 0, 0)
             for entry in catalog.models:
-                ready = entry.state == ModelState.MODEL_STATE_READY
-                table.serve(
-                    executor_id, f"{entry.name}/{entry.version}",
-                    entry.slots if ready else 0, entry.instances, self._rows(member, entry),
-                )  # fmt: skip
+                self._serve(member, entry)
             self._dispatcher.pump()
         self.changed()
+
+    def _credited(self, member: Member, credits_: Credits) -> None:
+        """Its other dispatchers began or ceased to send, or its models are about to change."""
+        entries = self.models_of(member.hello.id)
+        with self._dispatcher.lock:
+            before = [member.window(entry) for entry in entries]
+            member.windows = {(c.model, c.version): c.window for c in credits_.models}
+            if before == [member.window(entry) for entry in entries]:
+                return
+            for entry in entries:
+                self._serve(member, entry)
+            self._dispatcher.pump()
+        self.credited()
+
+    def _serve(self, member: Member, entry: ModelEntry) -> None:
+        """Of what it runs at once, our part counts, and that may be half a run. Callers hold the
+        dispatcher's lock."""
+        window = member.window(entry)
+        ours = window / entry.slots if window else 1.0
+        self._dispatcher.table.serve(
+            member.hello.id, f"{entry.name}/{entry.version}", window, entry.instances * ours,
+            self._rows(member, entry),
+        )  # fmt: skip
 
     def follow_memory(self, free: Mapping[str, int]) -> None:
         """Free bytes by device: micro-batches of executors on them fit from now on."""

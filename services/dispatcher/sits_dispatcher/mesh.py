@@ -55,6 +55,8 @@ class Mesh:
         self.redis_age_s: Callable[[], float] = lambda: math.inf
         self.governance = governance
         executors.changed = fronts.changed = governance.changed = self.tell_fronts
+        self._credited = threading.Event()
+        executors.credited = self._credited.set
 
     def catalog(self) -> Catalog:
         """Every model, and pipelines whose steps are on several executors."""
@@ -122,8 +124,12 @@ class Mesh:
             untold.popleft()
 
     def tick(self) -> None:
-        """Several times a second: refuse what waited too long, govern, refresh gauges."""
+        """Several times a second: refuse what waited too long, govern, refresh gauges. What
+        executors grant changes for many of them at once, and fronts hear it once."""
         self.dispatcher.expire()
+        if self._credited.is_set():
+            self._credited.clear()
+            self.tell_fronts()
         self.governance.tick(now_ns())
         self._metrics.topology_age.set(self._weights.age_s())
         self._metrics.redis_age.set(self.redis_age_s())

@@ -19,7 +19,17 @@ from sits_executor.repository.catalog import Catalog
 from sits_executor.session import Session
 from sits_executor.tenancy.memory import TenantMemory
 from sits_protos.v1.control_pb2 import PeerState
-from sits_protos.v1.link_pb2 import BatchHeader, Cancel, Hello, LinkMessage, Release
+from sits_protos.v1.link_pb2 import (
+    BatchHeader,
+    Cancel,
+    Credit,
+    Credits,
+    Hello,
+    LinkMessage,
+    ModelEntry,
+    Release,
+)
+from sits_scheduling.parts import Parts
 
 log = structlog.get_logger()
 
@@ -30,7 +40,11 @@ _BATCH_TAG = wire.join(wire.BATCH, b"")[:1]
 
 
 class ExecuteListener:
-    """All links of this executor. A broken message never ends a link that works otherwise."""
+    """All links of this executor. A broken message never ends a link that works otherwise.
+
+    The catalog says what this executor takes, credits say how much of that each dispatcher may
+    use: they do not know of each other.
+    """
 
     def __init__(
         self,
@@ -44,6 +58,7 @@ class ExecuteListener:
         self._instance, self._max_message_bytes = instance, max_message_bytes
         self.tenant_memory: TenantMemory | None = None
         self._sessions: dict[Link, Session] = {}
+        self._parts: Parts[Session] = Parts()
         self._numbers = count(1)
         self._lock = threading.Lock()
 
@@ -53,6 +68,8 @@ class ExecuteListener:
         with self._lock:
             self._sessions[link] = session
             self._metrics.links.set(len(self._sessions))
+            self._parts.join(session, now_ns())
+            self._tell_credits()
             link.write(self._catalog_message())
 
     def closed(self, link: Link, reason: str) -> None:
@@ -60,6 +77,8 @@ class ExecuteListener:
         with self._lock:
             session = self._sessions.pop(link)
             self._metrics.links.set(len(self._sessions))
+            self._parts.leave(session)
+            self._tell_credits()
         session.cancel_all()
         dropped = [
             batch
@@ -83,8 +102,9 @@ class ExecuteListener:
             log.warning("link.malformed", peer=link.peer, error=str(error))
 
     def announce(self) -> None:
-        """Tell every dispatcher the catalog."""
+        """Tell every dispatcher its part of the catalog, and the catalog."""
         with self._lock:
+            self._tell_credits()
             message = self._catalog_message()
             for session in self._sessions.values():
                 session.link.write(message)
@@ -110,6 +130,27 @@ class ExecuteListener:
     def _catalog_message(self) -> bytes:
         return LinkMessage(catalog=self._catalog.message()).SerializeToString()
 
+    def _tell_credits(self) -> None:
+        """Callers hold the lock."""
+        entries = self._catalog.entries()
+        for session in self._sessions.values():
+            models = [self._credit(session, entry) for entry in entries if entry.slots]
+            message = LinkMessage(credits=Credits(models=models))
+            session.link.write(message.SerializeToString())
+
+    def _credit(self, session: Session, entry: ModelEntry) -> Credit:
+        return Credit(
+            model=entry.name,
+            version=entry.version,
+            window=self._parts.of(session, entry.slots),
+            instances=self._parts.of(session, entry.instances),
+        )
+
+    def _look_who_sends(self, now: int) -> None:
+        with self._lock:
+            if self._parts.look(now):
+                self._tell_credits()
+
     def _handle(self, session: Session, head: wire.Split) -> None:
         match head.kind:
             case wire.CANCEL:
@@ -127,6 +168,8 @@ class ExecuteListener:
     def _batch(self, session: Session, message: bytes) -> None:
         """Whatever is wrong with it: a header that can be read gets its answer."""
         received_ns = now_ns()
+        if self._parts.used(session, received_ns):
+            self._look_who_sends(received_ns)
         try:
             parsed = wire.parse(message)
         except wire.MalformedMessage:

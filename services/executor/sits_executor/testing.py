@@ -17,6 +17,7 @@ from sits_protos.v1.link_pb2 import (
     BatchHeader,
     Cancel,
     Catalog,
+    Credits,
     Hello,
     LinkMessage,
     ModelState,
@@ -144,6 +145,7 @@ class FakeDispatcher:
         self._changed = threading.Condition()
         self.hellos: list[Hello] = []
         self.catalogs: list[Catalog] = []
+        self.credits: list[Credits] = []
         self.results: dict[int, list[LinkMessage]] = {}
         self.closed_reason = ""
 
@@ -175,6 +177,14 @@ class FakeDispatcher:
         states = [e.state for e in entries if (e.name, e.version) == (model, version)]
         return ModelState.Name(states[0]).removeprefix("MODEL_STATE_") if states else ""
 
+    def wait_window(self, model: str, batches: int) -> None:
+        """Until so many of its batches may be unanswered."""
+        self.wait(lambda: self.window(model) == batches, f"a window of {batches}")
+
+    def window(self, model: str) -> int:
+        told = self.credits[-1].models if self.credits else ()
+        return sum(credit.window for credit in told if credit.model == model)
+
     def wait(self, condition: Callable[[], object], what: str) -> None:
         with self._changed:
             if not self._changed.wait_for(condition, TIMEOUT_S):
@@ -191,6 +201,8 @@ class FakeDispatcher:
                 self.hellos.append(parsed.hello)
             elif parsed.HasField("catalog"):
                 self.catalogs.append(parsed.catalog)
+            elif parsed.HasField("credits"):
+                self.credits.append(parsed.credits)
             elif parsed.HasField("result"):
                 self.results.setdefault(parsed.result.batch_id, []).append(parsed)
             self._changed.notify_all()

@@ -425,7 +425,9 @@ Global___Labels: _TypeAlias = Labels  # noqa: Y015
 @_typing.final
 class Credits(_message.Message):
     """How much the receiver may have unanswered. Absolute values, so that a lost
-    or repeated message does no harm.
+    or repeated message does no harm. A dispatcher tells each front its part of
+    all executors, an executor each dispatcher its part of itself; without them
+    (an older executor) the slots of its catalog hold.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
