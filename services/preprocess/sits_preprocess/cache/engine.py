@@ -104,11 +104,17 @@ class CachedEngine:
         return self._engine.foresee(request, now)
 
     def submit(self, requests: Sequence[Request]) -> None:
+        rules = [self._rules.of(request) for request in requests]
+        if any(rules):
+            self._search(requests, rules)
+        else:
+            self._engine.submit(requests)
+
+    def _search(self, requests: Sequence[Request], rules: Sequence[Rule | None]) -> None:
         hits: list[Answered] = []
         onward: list[Request] = []
         asked: list[Asked] = []
-        for request in requests:
-            rule = self._rules.of(request)
+        for request, rule in zip(requests, rules, strict=True):
             if rule is None:
                 onward.append(request)
             elif (answer := self._look_up(request, rule)) is not None:
@@ -202,10 +208,13 @@ class CachedEngine:
 
     def _answered(self, answered: Sequence[Answered]) -> None:
         """Kept first, so that who has an answer and asks again gets the same one."""
+        if not self._missed:
+            self._sink(answered)
+            return
         joined: list[Answered] = []
         alone: list[Request] = []
         for request, answer in answered:
-            missed = self._missed.pop(request, None) if self._missed else None
+            missed = self._missed.pop(request, None)
             if missed is not None:
                 self._keep(request, missed, answer)
                 others = self._flights.landed(request, missed.digest)
