@@ -28,6 +28,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
+def answer_all(world: World) -> None:
+    """Each ran 1 ms."""
+    times = StageTimes(executor_received=5, executor_sent=5 + MS)
+    for own_id in world.open("a"):
+        header = ResultHeader(batch_id=own_id, instance="a", times=times)
+        world.dispatcher.result("a", header.SerializeToString(), memoryview(b""))
+
+
 def trips(world: World, clock: Clock, stdev_ms: float, count: int = 80) -> None:
     """`count` micro-batches, each of which runs 1 ms, on ways that tremble by so much."""
     rng = random.Random(2)
@@ -38,10 +46,7 @@ def trips(world: World, clock: Clock, stdev_ms: float, count: int = 80) -> None:
             clock.now += 10 * MS
             world.dispatcher.expire(clock.now)
         clock.now += int(max(1.0, rng.gauss(200.0, stdev_ms)) * MS) + MS
-        times = StageTimes(executor_received=5, executor_sent=5 + MS)
-        for own_id in world.open("a"):
-            header = ResultHeader(batch_id=own_id, instance="a", times=times)
-            world.dispatcher.result("a", header.SerializeToString(), memoryview(b""))
+        answer_all(world)
     clock.now += S
     world.dispatcher.expire(clock.now)
     world.front_wire.raw.clear()
@@ -76,6 +81,17 @@ def test_a_trembling_way_is_sent_to_evenly_and_all_gets_there(clock: Clock) -> N
         world.dispatcher.expire(clock.now)
     assert len(world.open("a")) == 6
     assert world.dispatcher.counts() == (6, 0)
+
+
+def test_who_has_nothing_to_do_is_not_held_back(clock: Clock) -> None:
+    """Without: until the next look at the clock, 50 ms later at most, nobody works."""
+    world = World("a", slots=9)
+    trips(world, clock, stdev_ms=45.0)
+    assert sent_at_once(world) == 1
+    answer_all(world)
+    assert len(world.open("a")) == 1
+    answer_all(world)
+    assert world.dispatcher.counts() == (1, 3)
 
 
 def test_others_get_what_a_trembling_one_must_wait_for(clock: Clock) -> None:

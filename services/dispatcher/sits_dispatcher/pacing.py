@@ -19,7 +19,7 @@ class _Way:
     def __init__(self) -> None:
         self.control = JitterControl()
         self.per_s = 0.0
-        self.not_before_ns = self.observe_ns = self.results = 0
+        self.not_before_ns = self.observe_ns = self.results = self.under_way = 0
 
 
 class Pacing:
@@ -28,12 +28,13 @@ class Pacing:
     A round trip is from sending to the result, less the time at the executor, so that no two
     clocks are compared. Its standard deviation sets the rate (`sits_scheduling.jitter`), of a
     peak whose floor still carries what the executor works off. An executor that is due later is
-    left out of placement until then. Two batches are at each instance at any rate
-    (`SLOTS_PER_INSTANCE`), which is the double buffering of the third mode; its re-scheduling
-    is `late`.
+    left out of placement until then, but never one that has nothing to do: after a quiet second
+    what it worked off says how little was asked for, not how much it can do. Two batches are at
+    each instance at any rate (`SLOTS_PER_INSTANCE`), which is the double buffering of the third
+    mode; its re-scheduling is `late`.
 
-    Known weakness: what is held back leaves with the next result or tick, not to the
-    microsecond. Not thread-safe: the dispatcher's lock covers it.
+    Known weakness: what is held back leaves with the next result, not to the microsecond. Not
+    thread-safe: the dispatcher's lock covers it.
     """
 
     def __init__(self, metrics: Metrics, *, on: bool) -> None:
@@ -49,10 +50,9 @@ class Pacing:
         """A result came."""
         if not self._on:
             return
-        way = self._ways.get(executor)
-        if way is None:
-            way = self._ways[executor] = _Way()
+        way = self._way(executor)
         way.results += 1
+        way.under_way = max(0, way.under_way - 1)
         if now >= way.observe_ns and times.executor_sent:
             way.observe_ns = now + OBSERVE_EVERY_NS
             there_ns = times.executor_sent - times.executor_received
@@ -60,15 +60,22 @@ class Pacing:
 
     def sent(self, executor: str, now: int) -> None:
         """A micro-batch left: the next one follows at an even distance."""
-        way = self._paced.get(executor)
-        if way is not None:
+        if not self._on:
+            return
+        way = self._way(executor)
+        way.under_way += 1
+        if way.per_s:
             way.not_before_ns = now + int(1e9 / way.per_s)
 
     def held(self, now: int) -> Collection[str]:
         """Executors that get nothing yet."""
         if not self._paced:
             return ()
-        return [executor for executor, way in self._paced.items() if now < way.not_before_ns]
+        return [
+            executor
+            for executor, way in self._paced.items()
+            if way.under_way and now < way.not_before_ns
+        ]
 
     def late(self) -> bool:
         """Whether what waits at executors should be scheduled anew."""
@@ -88,6 +95,12 @@ class Pacing:
         for executor, way in self._ways.items():
             self._set(executor, way, way.control.state(), passed_s)
         return True
+
+    def _way(self, executor: str) -> _Way:
+        way = self._ways.get(executor)
+        if way is None:
+            way = self._ways[executor] = _Way()
+        return way
 
     def _set(self, executor: str, way: _Way, state: JitterState, passed_s: float) -> None:
         drained, way.results = way.results, 0
