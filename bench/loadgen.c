@@ -6,10 +6,13 @@
  * counts from the scheduled moment. Only 127.0.0.0/8 is ever connected to; time and number of
  * requests are bounded. Prints one JSON object. Written and read by sits_bench/loadgen.py.
  *
+ * With --stall-ms it also tells when nothing was answered for so long although something was
+ * open, and whether the machine itself was slow then.
+ *
  * Request file: records of u32 class, u32 length, bytes. Schedule file: records of f64 seconds
  * from the start, u32 index of a request, u32 zero; ascending.
  *
- * cc -O2 -o loadgen loadgen.c -lnghttp2 -lm
+ * cc -O2 -pthread -o loadgen loadgen.c -lnghttp2 -lm
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -20,7 +23,9 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <nghttp2/nghttp2.h>
+#include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -44,6 +49,10 @@
 #define READ_BYTES (256 << 10)
 #define FLUSH_BYTES (64 << 10)
 #define WINDOW_BYTES ((1 << 30) - 1)
+#define MAX_STALLS 256
+#define WORK_STEPS 20000 /* about 20 us */
+#define WORK_EVERY_NS 2000000
+#define MAX_WORKS 300000 /* in MAX_SECONDS */
 
 static void die(const char *format, ...) {
   va_list arguments;
@@ -127,7 +136,7 @@ static struct {
   const char *target, *path, *timeout, *pids;
   char *headers[MAX_HEADERS];
   int header_count, connections, in_flight, max_open;
-  double warm_up_s, duration_s, drain_s;
+  double warm_up_s, duration_s, drain_s, stall_ms;
   bool http1;
 } option = {.path = "/inference.GRPCInferenceService/ModelInfer", .connections = 1,
             .duration_s = 1, .drain_s = 5, .max_open = 20000};
@@ -197,11 +206,80 @@ static char first_error[256];
 static uint32_t next_request;
 static size_t next_arrival;
 
+/* ---- when nothing is answered ---- */
+
+static struct {
+  uint64_t from_ns, to_ns, open;
+} stalls[MAX_STALLS];
+static size_t stall_count;
+static uint64_t last_answer_ns, busy_since_ns;
+
+/* An answer came. Time in which nothing was open is no stall; an open loop is busy from the
+ * moment at which a request was due. */
+static void note_stall(uint64_t now) {
+  uint64_t from = last_answer_ns > busy_since_ns ? last_answer_ns : busy_since_ns;
+  last_answer_ns = now;
+  if (option.stall_ms <= 0 || from < warm_ns || from >= end_ns) return;
+  if ((double)(now - from) / 1e6 < option.stall_ms || stall_count == MAX_STALLS) return;
+  stalls[stall_count].from_ns = from;
+  stalls[stall_count].to_ns = now;
+  stalls[stall_count++].open = open_now;
+}
+
+/* ---- the machine ---- */
+
+/* A host may hold its virtual processors back and not say so. So a thread does the same small
+ * piece of work again and again, and takes the CPU time of it: waiting for a processor that
+ * others of this machine have is not in that, a processor that is slow is. */
+static struct {
+  uint64_t at_ns, took_ns;
+} works[MAX_WORKS];
+static atomic_size_t work_count;
+static pthread_t worker;
+static atomic_bool worker_over;
+
+static void *work(void *unused) {
+  static volatile uint64_t value = 1;
+  while (!atomic_load(&worker_over) && work_count < MAX_WORKS) {
+    struct timespec before, after, rest = {.tv_nsec = WORK_EVERY_NS};
+    uint64_t at = now_ns();
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+    for (int i = 0; i < WORK_STEPS; i++) value = value * 6364136223846793005ULL + 1;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+    works[work_count].at_ns = at;
+    works[work_count++].took_ns = (uint64_t)((after.tv_sec - before.tv_sec) * 1000000000LL +
+                                             after.tv_nsec - before.tv_nsec);
+    nanosleep(&rest, NULL);
+  }
+  return unused;
+}
+
+typedef struct {
+  double mean_ns;    /* of the pieces; 0 = none */
+  uint64_t apart_ns; /* at most, from one to the next */
+} pace;
+
+static pace pace_of(uint64_t from_ns, uint64_t to_ns) {
+  pace found = {0, 0};
+  uint64_t last_ns = from_ns, count = 0;
+  for (size_t i = 0; i < work_count && works[i].at_ns < to_ns; i++) {
+    if (works[i].at_ns < from_ns) continue;
+    found.mean_ns += (double)works[i].took_ns;
+    count++;
+    if (works[i].at_ns - last_ns > found.apart_ns) found.apart_ns = works[i].at_ns - last_ns;
+    last_ns = works[i].at_ns;
+  }
+  if (to_ns - last_ns > found.apart_ns) found.apart_ns = to_ns - last_ns;
+  if (count) found.mean_ns /= (double)count;
+  return found;
+}
+
 /* A request counts when it was due inside the window. */
 static bool counts(uint64_t at) { return at >= warm_ns && at < end_ns; }
 
 static void finished(uint64_t due_ns, uint32_t class, int status, bool ok) {
   uint64_t now = now_ns();
+  note_stall(now);
   open_now--;
   if (now >= warm_ns && now < end_ns) {
     done_in_window++;
@@ -352,7 +430,7 @@ static void send_http1(connection *c, stream *s) {
 
 static void submit(connection *c, const request *r, uint64_t due_ns) {
   stream *s = take_stream(r, due_ns);
-  open_now++;
+  if (open_now++ == 0) busy_since_ns = due_ns;
   sent++;
   if (option.http1) {
     send_http1(c, s);
@@ -572,7 +650,8 @@ static void parse_options(int argc, char **argv, const char **request_file,
       {"schedule", 1, 0, 's'}, {"in-flight", 1, 0, 'n'}, {"connections", 1, 0, 'c'},
       {"warm-up", 1, 0, 'w'},  {"duration", 1, 0, 'd'},  {"drain", 1, 0, 'D'},
       {"header", 1, 0, 'h'},   {"timeout", 1, 0, 'T'},   {"max-open", 1, 0, 'm'},
-      {"pids", 1, 0, 'P'},     {"http1", 0, 0, '1'},     {0, 0, 0, 0}};
+      {"pids", 1, 0, 'P'},     {"http1", 0, 0, '1'},     {"stall-ms", 1, 0, 'S'},
+      {0, 0, 0, 0}};
   int o;
   while ((o = getopt_long(argc, argv, "", known, NULL)) != -1) switch (o) {
       case 't': option.target = optarg; break;
@@ -592,6 +671,7 @@ static void parse_options(int argc, char **argv, const char **request_file,
       case 'm': option.max_open = atoi(optarg); break;
       case 'P': option.pids = optarg; break;
       case '1': option.http1 = true; break;
+      case 'S': option.stall_ms = atof(optarg); break;
       default: exit(2);
     }
 }
@@ -665,6 +745,27 @@ static void print_text(const char *name, const char *text) {
   printf("\"");
 }
 
+/* `slowed`: how many times longer than usual the same work took meanwhile; `apart_ms`: how long
+ * the thread that does it did not come to run, at most. */
+static void print_stalls(void) {
+  histogram *usual = allocate(1, sizeof *usual);
+  for (size_t i = 0; i < work_count; i++)
+    if (counts(works[i].at_ns)) count(usual, works[i].took_ns);
+  print_histogram("work", usual);
+  printf(",\"stalls\":[");
+  double median = percentile(usual, 0.5);
+  for (size_t i = 0; i < stall_count; i++) {
+    pace meanwhile = pace_of(stalls[i].from_ns, stalls[i].to_ns);
+    printf("%s{\"at_s\":%.6f,\"ms\":%.6g,\"open\":%llu,\"slowed\":%.4g,\"apart_ms\":%.6g}",
+           i ? "," : "", (double)(stalls[i].from_ns - start_ns) / 1e9,
+           (double)(stalls[i].to_ns - stalls[i].from_ns) / 1e6,
+           (unsigned long long)stalls[i].open, median > 0 ? meanwhile.mean_ns / median : 0.0,
+           (double)meanwhile.apart_ns / 1e6);
+  }
+  printf("],");
+  free(usual);
+}
+
 static void print_results(void) {
   printf("{\"seconds\":%.6f,\"done\":%llu,\"ok\":%llu,\"per_s\":%.6g,", option.duration_s,
          (unsigned long long)done_in_window, (unsigned long long)ok_in_window,
@@ -688,7 +789,9 @@ static void print_results(void) {
   print_histogram("expired", &expired);
   printf(",");
   print_histogram("lag", &lag);
-  printf(",\"classes\":[");
+  printf(",");
+  print_stalls();
+  printf("\"classes\":[");
   for (uint32_t i = 0; class_count > 1 && i < class_count; i++) {
     printf("%s{", i ? "," : "");
     print_histogram("answered", &by_class[i]);
@@ -709,7 +812,12 @@ int main(int argc, char **argv) {
   poller = epoll_create1(0);
   for (int i = 0; i < option.connections; i++) open_connection(&connections[i]);
   start();
+  if (option.stall_ms > 0 && pthread_create(&worker, NULL, work, NULL) != 0) die("no thread");
   loop();
+  if (option.stall_ms > 0) {
+    atomic_store(&worker_over, true);
+    pthread_join(worker, NULL);
+  }
   print_results();
   return 0;
 }

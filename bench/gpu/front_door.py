@@ -2,8 +2,10 @@
 
 A BERT-base-sized encoder, half precision, token ids INT64 [rows, 128] in. The knee is the least
 load in flight that reaches 95 % of the most samples a second; there the GPU's busy share is read.
-At 70 % of that, requests arrive at random times (Poisson), and latency is read. Requests of eight
-samples and of one: a front door that gets eight times as many requests needs more processes.
+At 70 % of that, requests arrive at random times (Poisson), and latency is read; time without an
+answer that a few runs do not explain is told, with how the machine was meanwhile (`sits bench
+stalls`). Requests of eight samples and of one: a front door that gets eight times as many requests
+needs more processes.
 """
 
 import shutil
@@ -23,7 +25,7 @@ from gpu.processes import Usage, watched
 from gpu.rig import Setup, backend, bert, fly, median_us
 from sits_bench import loadgen
 from sits_bench.compare import request_file
-from sits_bench.loadgen import Load, Measured
+from sits_bench.loadgen import Load, Measured, own_stalls
 from sits_bench.messages import Inference
 from sits_bench.paths import WORK
 from sits_bench.system import until
@@ -44,6 +46,8 @@ TAIL: Final = 2.0
 LOAD: Final = 0.7
 AT_THE_KNEE: Final = 0.95
 READY_S: Final = 120.0
+STALL_MS: Final = 20.0
+"""Several runs of a full batch on the GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +117,29 @@ def _of(setup: Setup, mesh: Mesh, request: Request, bare: float) -> list[Figure]
         at_most(f"{name}: p99 over p50 at {LOAD:.0%} of that, random arrivals", ratio, "x", TAIL),
         plain(f"{name}: p50 at {LOAD:.0%}", calm.answered.p50, "ms"),
         plain(f"{name}: p99 at {LOAD:.0%}", calm.answered.p99, "ms"),
+        *_stalls(f"{name}, at {LOAD:.0%}", calm),
         plain(f"{name}: requests that failed", calm.failed + sum(p.found.failed for p in points),
               "requests"),
         *(plain(f"{name}: samples a second, {p.in_flight} in flight, p50 "
                 f"{p.found.answered.p50:.2f} p99 {p.found.answered.p99:.2f} ms, CPU "
                 f"{_cpu(p.usage)}", p.found.per_s * request.rows, "samples/s") for p in points),
     ]  # fmt: skip
+
+
+def _stalls(name: str, found: Measured) -> list[Figure]:
+    longest = max(found.stalls, key=lambda stall: stall.ms, default=None)
+    figures = [
+        plain(f"{name}: stalls while the machine ran on", own_stalls(found.stalls), "stalls"),
+        plain(f"{name}: stalls in all", len(found.stalls), "stalls"),
+        plain(f"{name}: how late the generator was, at most", found.lag.max, "ms"),
+    ]
+    if longest is not None:
+        figures.append(
+            plain(f"{name}: longest stall, from {longest.at_s:.2f} s on, {longest.open} open; the "
+                  f"machine took {longest.slowed:.1f} times as long as usual for the same, and did "
+                  f"not run for {longest.apart_ms:.1f} ms", longest.ms, "ms")
+        )  # fmt: skip
+    return figures
 
 
 def _clients(setup: Setup, mesh: Mesh) -> list[Figure]:
@@ -161,6 +182,7 @@ def _open(setup: Setup, request: Request, per_s: float) -> Load:
         warm_up_s=1.0,
         duration_s=_seconds(setup),
         drain_s=10.0,
+        stall_ms=STALL_MS,
     )
 
 

@@ -42,10 +42,40 @@ class Latencies:
     mean: float
 
 
+SLOWED: Final = 3.0
+"""A machine that takes so many times longer than usual for the same work, or does not let a
+thread run that slept for half of a stall, is its cause. Two busy threads of a core cost each
+other less than that."""
+
+
+class Stall(NamedTuple):
+    """Nothing was answered for `ms` from `at_s` of the run on, though something was under way:
+    `open` requests at its end. Meanwhile the same work took `slowed` times the CPU time of usual,
+    and the thread that did it did not run for `apart_ms` at most."""
+
+    at_s: float
+    ms: float
+    open: int
+    slowed: float
+    apart_ms: float
+
+    @property
+    def of_machine(self) -> bool:
+        """Whether the machine stood still, and not what was measured."""
+        return self.slowed >= SLOWED or self.apart_ms >= self.ms / 2
+
+
+def own_stalls(stalls: Sequence[Stall]) -> int:
+    """How many are not the machine's."""
+    return sum(not stall.of_machine for stall in stalls)
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """One run. Closed loop: `in_flight` requests under way at all times. Open loop: they leave
-    at `at_s`, each with the request numbered in `which` (0 when None)."""
+    at `at_s`, each with the request numbered in `which` (0 when None). `stall_ms`: time without
+    an answer from which on it is told; 0 = nobody looks, which would cost a hundredth of a core.
+    """
 
     requests: Path
     in_flight: int = 0
@@ -58,6 +88,7 @@ class Load:
     timeout: str = ""
     headers: Sequence[str] = ()
     max_open: int = 20_000
+    stall_ms: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -100,6 +131,7 @@ class Measured:
     first_error: str
     kinds: Sequence[Latencies] = field(default_factory=list)
     copies: Copies = UNKNOWN
+    stalls: Sequence[Stall] = ()
 
     @property
     def refused_share(self) -> float:
@@ -116,7 +148,7 @@ def build() -> Path:
     if compiler is None:
         raise BenchError(f"no C compiler for {source.name}: {INSTALL}")
     WORK.mkdir(parents=True, exist_ok=True)
-    command = [compiler, "-O2", "-o", str(program), str(source), "-lnghttp2", "-lm"]
+    command = [compiler, "-O2", "-pthread", "-o", str(program), str(source), "-lnghttp2", "-lm"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - ours
     if done.returncode != 0:
         first = "\n".join(done.stderr.splitlines()[:5])
@@ -179,6 +211,8 @@ def _arguments(load: Load, target: str, pids: Sequence[int], path: str) -> list[
     }
     if pids:
         options["--pids"] = ",".join(map(str, pids))
+    if load.stall_ms:
+        options["--stall-ms"] = load.stall_ms
     if load.timeout:
         options["--timeout"] = load.timeout
     if load.at_s is None:
@@ -223,4 +257,5 @@ def _measured(found: dict[str, Any]) -> Measured:
         own_cpu_us=found["own_cpu_s"] / max(1, found["done"]) * 1e6,
         first_error=found["first_error"],
         kinds=[Latencies(**kind["answered"]) for kind in found["classes"]],
+        stalls=[Stall(**stall) for stall in found["stalls"]],
     )

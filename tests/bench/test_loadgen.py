@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sits_bench import loadgen, messages
-from sits_bench.loadgen import BenchError, Load
+from sits_bench.loadgen import BenchError, Load, Stall, own_stalls
 from sits_bench.messages import Inference, random_floats
 
 pytestmark = pytest.mark.usefixtures("loadgen_built")
@@ -112,6 +112,36 @@ def test_latency_in_an_open_loop_counts_from_the_moment_a_request_was_due(reques
         found = loadgen.run(short(requests, at_s=at_s, drain_s=5.0), target)
     assert found.answered.count == 20
     assert found.answered.p50 > 50
+
+
+def test_time_without_an_answer_is_told_where_it_is_asked_for(requests: Path) -> None:
+    release = threading.Event()
+    first = threading.Lock()
+
+    def handler(request: bytes, _context: grpc.ServicerContext) -> bytes:
+        if first.acquire(blocking=False):
+            threading.Timer(0.2, release.set).start()
+        release.wait(10)
+        return request
+
+    at_s = np.linspace(0.06, 0.1, 5)
+    with serving(handler) as target:
+        told = loadgen.run(short(requests, at_s=at_s, drain_s=5.0, stall_ms=150.0), target)
+        release.set()
+        untold = loadgen.run(short(requests, at_s=at_s, drain_s=5.0), target)
+    (stall,) = told.stalls
+    assert stall.ms >= 200
+    assert stall.at_s == pytest.approx(0.06, abs=1e-3)
+    assert stall.open == 5
+    assert untold.stalls == []
+
+
+def test_a_stall_is_the_machine_s_where_the_same_work_takes_longer_or_nothing_runs() -> None:
+    own = Stall(at_s=1.0, ms=50.0, open=70, slowed=1.4, apart_ms=3.0)
+    slow = own._replace(slowed=13.0)
+    stopped = own._replace(slowed=0.0, apart_ms=48.0)
+    assert [stall.of_machine for stall in (own, slow, stopped)] == [False, True, True]
+    assert own_stalls([own, slow, stopped]) == 1
 
 
 def test_requests_beyond_the_bound_are_not_sent(requests: Path) -> None:
