@@ -13,6 +13,7 @@ from sits_core.process import run
 from sits_core.telemetry import open_tracer
 from sits_preprocess.fake_engine import model
 from sits_preprocess.front import build
+from sits_preprocess.gates import Look
 from sits_preprocess.repository import Repository
 from sits_preprocess.request import Answer, Answered, Request, Run
 from sits_preprocess.settings import PreprocessSettings
@@ -40,6 +41,12 @@ class EchoEngine:
 
     def foresee(self, request: Request, now: int) -> SitsError | None:
         return None
+
+    def look(self, request: Request, now: int) -> Look:
+        return Look(None)
+
+    def turned_away(self, error: SitsError, requests: int, now: int) -> None:
+        """Nobody asks."""
 
     def submit(self, requests: Sequence[Request]) -> None:
         self._sink([(request, echo(request)) for request in requests])

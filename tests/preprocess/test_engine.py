@@ -43,8 +43,9 @@ from sits_protos.v1.link_pb2 import (
     RequestResult,
     ResultHeader,
 )
+from sits_scheduling.quotas import Quota
 from sits_scheduling.tenant_file import parse_tenants, standard_tenants
-from sits_scheduling.tenants import Tenants
+from sits_scheduling.tenants import Tenant, Tenants, Tier
 
 
 @dataclass(eq=False)
@@ -83,9 +84,10 @@ class World:
     ) -> None:
         values = PreprocessSettings(preprocess_wait_s=0.2, **settings)
         self.config = ModelConfig(name="m", max_batch_size=max_batch)
+        self.registry = CollectorRegistry()
         self.engine = Engine(
             values,
-            EngineMetrics(CollectorRegistry()),
+            EngineMetrics(self.registry),
             lambda: b"\x0a\x00",
             NO_POOL,
             tenants or standard_tenants(),
@@ -387,6 +389,54 @@ def test_after_a_refusal_others_are_foreseen_until_there_is_room_again() -> None
     assert world.engine.foresee(unread, now) is None
     unknown = Request(lambda _result: None, model="nobody", version="1")
     assert world.engine.foresee(unknown, now) is None
+    world.engine.stop()
+
+
+def test_a_look_says_how_much_time_others_need() -> None:
+    world = World(max_batch=1)
+    link = world.link(window=1)
+    for number in range(20):
+        world.submit(f"r{number}")
+    for _ in range(5):  # what is run for 50 ms each time is learnt
+        world.complete(link, link.batches[-1], run_ns=50_000_000)
+    now = now_ns()
+    unread = world.request("", deadline=Deadline(now + 3_600_000_000_000))
+    look = world.engine.look(unread, now)
+    assert look.error is None
+    assert look.needs.row_ns > 10_000_000
+    for less_ns in (-2_000_000, 2_000_000):
+        deadline = Deadline(now + int(look.needs.time_ns) + less_ns)
+        error = world.engine.foresee(world.request("", deadline=deadline), now)
+        assert (error is None) == (less_ns > 0)
+    assert world.engine.look(world.request("", deadline=Deadline(now + 1)), now).error is not None
+    world.engine.stop()
+
+
+def test_a_look_at_a_tenant_with_a_quota_is_for_one_and_takes_nothing() -> None:
+    slow = Tenant("slow", Tier.GOLD, Quota(rate_per_s=0.001, burst=2.0))
+    world = World(tenants=Tenants([slow]))
+    world.link(window=1)
+    now = now_ns()
+    world.submit("first", tenant="slow")
+    for _ in range(3):
+        look = world.engine.look(world.request("", tenant="slow"), now)
+        assert look.each
+        assert look.error is None
+    world.submit("second", tenant="slow")
+    assert world.engine.look(world.request("", tenant="slow"), now).error is not None
+    assert not world.engine.look(world.request("", tenant="other"), now).each
+    world.engine.stop()
+
+
+def test_what_was_turned_away_counts_as_refused() -> None:
+    world = World()
+    now = now_ns()
+    assert not world.engine.refusing(now)
+    world.engine.turned_away(Unavailable("", reason="DEADLINE_UNREACHABLE"), 3, now)
+    assert world.engine.refusing(now)
+    registry = world.registry.get_sample_value
+    labels = {"reason": "DEADLINE_UNREACHABLE"}
+    assert registry("sits_preprocess_refused_total", labels) == 3
     world.engine.stop()
 
 

@@ -278,6 +278,7 @@ def test_overload_refuses_unread_only_what_cannot_be_kept(open_cache) -> None:
     cache.engine.foreseen = Unavailable("too much")
     assert cache.cache.refusing(0)
     assert cache.cache.foresee(cache.request(), 0) is None
+    assert cache.cache.look(cache.request(), 0).error is None
     assert cache.cache.foresee(cache.request(name="other"), 0) is cache.engine.foreseen
 
 

@@ -62,7 +62,7 @@ class Admission:
     """
 
     def __init__(self, overhead_ns: int = 2 * NS_PER_MS, max_wait_ns: int = 0) -> None:
-        self._overhead_ns, self._max_wait_ns = overhead_ns, max_wait_ns
+        self.overhead_ns, self._max_wait_ns = overhead_ns, max_wait_ns
         self._corrections = dict.fromkeys(Tier, 1.0)
         self._careful = dict.fromkeys(Tier, 1.0)
         self._let_in_ns = dict.fromkeys(Tier, 0)
@@ -73,6 +73,10 @@ class Admission:
 
     def predicted_wait_ns(self, load: Load, tier: Tier = Tier.BRONZE) -> float:
         return load.wait_ns * self._corrections[tier]
+
+    def careful_wait_ns(self, load: Load, tier: Tier = Tier.BRONZE) -> float:
+        """What deadlines are held against."""
+        return load.wait_ns * self._careful[tier]
 
     def longest_wait_ns(self, wait_ns: float) -> float:
         """Of all tiers, where no correction has been learnt."""
@@ -93,11 +97,11 @@ class Admission:
     def _too_late(
         self, now_ns: int, deadline_ns: int, service_ns: float, load: Load, tier: Tier
     ) -> Refusal | None:
-        wait_ns = load.wait_ns * self._careful[tier]
+        wait_ns = self.careful_wait_ns(load, tier)
         if deadline_ns:
-            finish_ns = now_ns + wait_ns + service_ns + self._overhead_ns
+            finish_ns = now_ns + wait_ns + service_ns + self.overhead_ns
             if finish_ns > deadline_ns:
-                return _refusal(Reason.DEADLINE, wait_ns, finish_ns - deadline_ns)
+                return too_late(wait_ns, finish_ns - deadline_ns)
         if self._max_wait_ns and wait_ns > self._max_wait_ns:
             return _refusal(Reason.WAIT, wait_ns, wait_ns - self._max_wait_ns)
         return None
@@ -115,6 +119,11 @@ class Admission:
     def _forget_half(self, tier: Tier) -> None:
         for learnt in (self._corrections, self._careful):
             learnt[tier] = (1.0 + learnt[tier]) / 2
+
+
+def too_late(wait_ns: float, too_much_ns: float) -> Refusal:
+    """Of work that would be done so long after its deadline."""
+    return _refusal(Reason.DEADLINE, wait_ns, too_much_ns)
 
 
 def _refusal(reason: Reason, wait_ns: float, too_much_ns: float) -> Refusal:

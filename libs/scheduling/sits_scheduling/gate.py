@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple, Protocol
 
 from sits_scheduling.deadlines import Admission, Load
-from sits_scheduling.quotas import Bucket, Reason, Refusal
+from sits_scheduling.quotas import UNLIMITED, Bucket, Reason, Refusal
 from sits_scheduling.service_times import ServiceTimes
 from sits_scheduling.tenants import Tenants, Tier
 
@@ -48,6 +48,18 @@ class Room(Protocol):
     def parallel(self) -> int: ...
     @property
     def idle(self) -> int: ...
+
+
+class Needs(NamedTuple):
+    """The time that a tenant's next request must have left to be let in, of which `wait_ns` is
+    the predicted wait; both grow by `row_ns` with every row let in before it."""
+
+    time_ns: float
+    wait_ns: float
+    row_ns: float
+
+
+NOTHING_NEEDED: Final = Needs(0.0, 0.0, 0.0)
 
 
 class _Run(NamedTuple):
@@ -95,9 +107,17 @@ class Gate:
         return f"<Gate {self._model} {self._under_way_ns / 1e6:.1f} ms under way>"
 
     def judge(
-        self, entry: Request, backlog: Backlog, room: Room, full_rows: int, now_ns: int
+        self,
+        entry: Request,
+        backlog: Backlog,
+        room: Room,
+        full_rows: int,
+        now_ns: int,
+        *,
+        take: bool = True,
     ) -> Refusal | None:
-        """None = the request may queue. `full_rows`: of the model's largest batch."""
+        """None = the request may queue. `full_rows`: of the model's largest batch. Not `take`: it
+        will be judged again, and takes nothing of its tenant's quota yet."""
         tenant = self._tenants.of(entry.tenant)
         if tenant.tier in self.shed:
             return Refusal(Reason.SHED, 0, RETRY_SHED_MS)
@@ -111,9 +131,23 @@ class Gate:
         if refusal is None:
             # Last, since an admitted request is what takes tokens.
             waiting = backlog.waiting_cost(entry.tenant)
-            refusal = self._bucket(entry.tenant).admit(entry.cost, waiting, now_ns)
+            bucket = self._bucket(entry.tenant)
+            refusal = bucket.admit(entry.cost, waiting, now_ns, take=take)
         entry.judged_wait_ns = load.wait_ns
         return refusal
+
+    def needs(self, entry: Request, backlog: Backlog, room: Room, full_rows: int) -> Needs:
+        """As `judge` sees it when there is a wait; for many that come together."""
+        tier, run = self._tenants.of(entry.tenant).tier, self._run(full_rows)
+        load = self._load(entry, backlog, room, full_rows)
+        row = Load(run.expected_ns / max(1, full_rows), 0.0, room.parallel, 0)
+        wait_ns = self._admission.careful_wait_ns(load, tier)
+        time_ns = wait_ns + run.most_ns + self._admission.overhead_ns
+        return Needs(time_ns, wait_ns, self._admission.careful_wait_ns(row, tier))
+
+    def unlimited(self, entry: Request) -> bool:
+        """Its tenant has no quota: what holds for this request holds for its next."""
+        return self._tenants.of(entry.tenant).quota == UNLIMITED
 
     def surely_ns(self, waiting: float, room: Room, full_rows: int) -> float:
         """How far away a deadline must be to be met for sure, as far as can be predicted:

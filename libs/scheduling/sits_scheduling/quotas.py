@@ -60,8 +60,11 @@ class Bucket:
         self._tokens = quota.depth
         self._filled_ns = 0
 
-    def admit(self, cost: float, waiting: float, now_ns: int) -> Refusal | None:
-        """Take `cost` tokens, or say why not. `waiting`: what the tenant has queued."""
+    def admit(
+        self, cost: float, waiting: float, now_ns: int, *, take: bool = True
+    ) -> Refusal | None:
+        """Take `cost` tokens, or say why not. `waiting`: what the tenant has queued. Not `take`:
+        only look."""
         quota = self.quota
         if waiting + cost > quota.max_waiting:
             return Refusal(Reason.QUOTA_WAITING, 0, RETRY_WAITING_MS)
@@ -73,7 +76,8 @@ class Bucket:
         if missing > 0:
             wait_ms = max(1, math.ceil(1e3 * missing / quota.rate_per_s))
             return Refusal(Reason.QUOTA_RATE, 0, wait_ms)
-        self._tokens -= cost
+        if take:
+            self._tokens -= cost
         return None
 
     def _fill(self, now_ns: int) -> None:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 
+from sits_core.errors import SitsError
 from sits_core.tracing import Attribute, NewId, SpanRecord, TraceContext, Tracer, span_below
 from sits_preprocess.oip.result import Result
 from sits_preprocess.request import Answer, Answered, Request
@@ -14,6 +15,14 @@ from sits_preprocess.settling import Settling
 from sits_preprocess.statistics import Statistics
 
 OK = "OK"
+
+
+class Whose(NamedTuple):
+    """What the requests of one model and tenant are accounted to."""
+
+    model: str
+    version: str
+    tenant: str
 
 
 class Accounts:
@@ -42,6 +51,11 @@ class Accounts:
         if traced:
             count = sum([1 + bool(one.closed_ns) + bool(one.returned_ns) for one in traced])
             self._tracer.record_later(count, partial(_spans, traced, ended_ns))
+
+    def turned_away(self, whose: Whose, error: SitsError, requests: int, took_ns: int) -> None:
+        """So many were refused before anything was made of them."""
+        self._series.count_refused(whose.model, whose.tenant, error.status.name, requests, took_ns)
+        self.statistics.record_refused((whose.model, whose.version), requests, took_ns)
 
 
 class _Traced(NamedTuple):

@@ -1,7 +1,7 @@
 """From a draft to a request that can be batched and run, or to the error that says why not."""
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from sits_core.clock import Deadline, earliest
 from sits_core.errors import SitsError, Unimplemented
@@ -16,7 +16,16 @@ from sits_preprocess.oip.signature import Signature, Signatures
 from sits_preprocess.oip.tensors import rows_of
 from sits_preprocess.request import Parameters, Request, TensorData
 from sits_preprocess.shared_memory import Regions
-from sits_preprocess.transport.call import Call, StreamCall
+from sits_preprocess.transport.call import Metadata
+
+
+class Caller(Protocol):
+    """Every call is one."""
+
+    @property
+    def metadata(self) -> Metadata: ...
+    @property
+    def deadline(self) -> Deadline | None: ...
 
 
 class Origin(NamedTuple):
@@ -43,10 +52,10 @@ class Admission:
     ) -> None:
         self._catalog, self._access, self._regions = catalog, access, regions
         self._sample, self._new_span_id = sample, new_span_id
-        self._default_timeout_s = default_timeout_s
+        self.default_timeout_s = default_timeout_s
         self._signatures = Signatures()
 
-    def origin(self, call: Call | StreamCall) -> Origin:
+    def origin(self, call: Caller) -> Origin:
         """Raises `Unauthenticated` when the call lacks a key it needs."""
         metadata = call.metadata
         return Origin(
@@ -125,7 +134,7 @@ class Admission:
         """The earlier of the call's and the request's; the server's own where neither is."""
         limit_s = options.timeout_us / 1e6
         if not limit_s and origin.deadline is None:
-            limit_s = self._default_timeout_s
+            limit_s = self.default_timeout_s
         return (
             earliest(origin.deadline, Deadline.after(limit_s, now)) if limit_s else origin.deadline
         )

@@ -16,7 +16,7 @@ from sits_scheduling.batching import (
     ClosedBatch,
     Entry,
 )
-from sits_scheduling.gate import Gate, Room
+from sits_scheduling.gate import NOTHING_NEEDED, Gate, Needs, Room
 from sits_scheduling.next_free import NextFree
 from sits_scheduling.quotas import Refusal
 from sits_scheduling.tenants import Tenants
@@ -65,11 +65,18 @@ class ModelBatcher:
     def __repr__(self) -> str:
         return f"<ModelBatcher {len(self)}/{self._max_queue} in {len(self._queues)} queues>"
 
-    def judge(self, request: Request, room: Room, now: int) -> Refusal | None:
+    def judge(self, request: Request, room: Room, now: int, *, take: bool = True) -> Refusal | None:
         """Why it may not queue, if so."""
         if self.gate is None:
             return None
-        return self.gate.judge(request, self, room, max(1, self._policy.max_rows), now)
+        rows = max(1, self._policy.max_rows)
+        return self.gate.judge(request, self, room, rows, now, take=take)
+
+    def needs(self, request: Request, room: Room) -> Needs:
+        """Of all requests that come together with it."""
+        if self.gate is None:
+            return NOTHING_NEEDED
+        return self.gate.needs(request, self, room, max(1, self._policy.max_rows))
 
     def sure_after(self, room: Room, now: int) -> int:
         """Deadlines from this moment on are met for sure, as far as can be predicted."""
@@ -86,6 +93,11 @@ class ModelBatcher:
     @property
     def full(self) -> bool:
         return len(self._entries) >= self._max_queue
+
+    @property
+    def places(self) -> int:
+        """So many more may queue."""
+        return self._max_queue - len(self._entries)
 
     def add(self, request: Request) -> None:
         """Queue it. The caller has looked whether there is room."""

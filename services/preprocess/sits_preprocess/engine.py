@@ -20,6 +20,7 @@ from sits_preprocess.announced import AnnouncedCatalog
 from sits_preprocess.batcher import Ran
 from sits_preprocess.dispatch_link import DispatchLink, Sent
 from sits_preprocess.engine_metrics import EngineMetrics
+from sits_preprocess.gates import Look
 from sits_preprocess.outbox import Outbox
 from sits_preprocess.payloads import Payloads
 from sits_preprocess.queues import TOO_LATE, Queues
@@ -130,6 +131,16 @@ class Engine:
         deadline, would be refused."""
         with self._lock:
             return self._queues.foresee(request, now)
+
+    def look(self, request: Request, now: int) -> Look:
+        """The same, and what it says of others that came together with it."""
+        with self._lock:
+            return self._queues.look(request, now)
+
+    def turned_away(self, error: SitsError, requests: int, now: int) -> None:
+        """So many more were refused for what `look` had said, or for their deadlines."""
+        with self._lock:
+            self._queues.turned_away(error, requests, now)
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Take requests together; each gets one answer, also when it is refused."""

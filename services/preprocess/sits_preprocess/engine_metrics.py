@@ -8,6 +8,7 @@ from sits_protos.v1.link_pb2 import ResultHeader
 from sits_scheduling.batching import CloseReason
 from sits_scheduling.quotas import Reason
 
+_REASONS = frozenset(reason.value for reason in Reason)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -36,6 +37,11 @@ class EngineMetrics:
 
     def refused(self, reason: Reason) -> None:
         self._refused[reason].inc()
+
+    def turned_away(self, reason: str, requests: int) -> None:
+        """Other reasons, such as a full queue, are not counted here."""
+        if reason in _REASONS:
+            self._refused[Reason(reason)].inc(requests)
 
     def closed(self, reason: CloseReason, requests: int, rows: int) -> None:
         """Under the engine's lock."""

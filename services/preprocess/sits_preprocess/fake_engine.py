@@ -1,10 +1,12 @@
 """A fake engine, and models with tensors, for tests of the front port."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from sits_core.errors import Cancelled, Internal, SitsError
 from sits_preprocess.catalog import Model
+from sits_preprocess.gates import Look
 from sits_preprocess.request import Answer, Answered, ParameterValue, Request, Run, TensorData
 from sits_preprocess.testing import FakeCatalog
 from sits_protos.oip.grpc_service_pb2 import ModelMetadataResponse
@@ -75,6 +77,8 @@ class FakeEngine:
         self.refuse: SitsError | None = None
         self.foreseen: SitsError | None = None
         self.hold = self.degraded = False
+        self.looks: Look | None = None
+        self.away: Counter[str] = Counter()
         self.answer_parameters: Mapping[str, ParameterValue] = {}
         self._sink: Callable[[Sequence[Answered]], None] = lambda _answered: None
         self._open: dict[Request, bool] = {}
@@ -84,11 +88,18 @@ class FakeEngine:
         self._sink = sink
 
     def refusing(self, now: int) -> bool:
-        return self.foreseen is not None
+        return self.foreseen is not None or self.looks is not None
 
     def foresee(self, request: Request, now: int) -> SitsError | None:
         self.asked.append(request)
         return self.foreseen
+
+    def look(self, request: Request, now: int) -> Look:
+        self.asked.append(request)
+        return self.looks or Look(self.foreseen)
+
+    def turned_away(self, error: SitsError, requests: int, now: int) -> None:
+        self.away[error.reason] += requests
 
     def submit(self, requests: Sequence[Request]) -> None:
         for request in requests:

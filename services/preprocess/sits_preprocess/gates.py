@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 
 from sits_core.errors import DeadlineExceeded, ResourceExhausted, SitsError, Unavailable
 from sits_preprocess.request import ModelKey, Request
-from sits_scheduling.deadlines import Admission
-from sits_scheduling.gate import Gate
+from sits_scheduling.deadlines import Admission, too_late
+from sits_scheduling.gate import NOTHING_NEEDED, Gate, Needs
 from sits_scheduling.quotas import UNLIMITED, Bucket, Reason, Refusal
 from sits_scheduling.service_times import ServiceTimes
 from sits_scheduling.tenants import Tenants, Tier
@@ -60,6 +60,25 @@ class Refused(NamedTuple):
             and request.tenant == self.tenant
             and abs(request.deadline_ns - self.deadline_ns) < SAME_NS
         )
+
+
+class Look(NamedTuple):
+    """What was said of one request, and of those of its model and tenant that came with it.
+
+    Where `each` is to be asked for itself, nothing. Else a refusal holds for all, but one for
+    lack of time only for those with no more of it, and the rest is let in by what it `needs`,
+    into so many `places`.
+    """
+
+    error: SitsError | None
+    needs: Needs = NOTHING_NEEDED
+    places: int = 1 << 30
+    each: bool = False
+
+
+def late(needs: Needs, left_ns: float) -> SitsError:
+    """For a request that has less time left than it needs."""
+    return _too_late(too_late(needs.wait_ns, needs.time_ns - left_ns))
 
 
 def refused(refusal: Refusal) -> SitsError:

@@ -6,6 +6,7 @@ from functools import partial
 from sits_core.clock import now_ns
 from sits_core.errors import SitsError
 from sits_preprocess.access import EXPLAIN_HEADER
+from sits_preprocess.door import Door
 from sits_preprocess.inference import Ask, Inference
 from sits_preprocess.oip.encoding import ResponseEncoder
 from sits_preprocess.oip.known import Beginnings
@@ -25,17 +26,20 @@ class InferUnary:
     def __init__(self, inference: Inference, readers: Executor) -> None:
         self._inference, self._readers = inference, readers
         self._encode, self._beginnings = ResponseEncoder(), Beginnings()
+        self.door = Door(inference, self.take)
 
-    def take(self, arrivals: Arrivals) -> None:
+    def take(self, arrivals: Arrivals, foreseen: bool = False) -> None:
+        """`foreseen`: the door has let them in."""
+        start = partial(self._start, foreseen=foreseen)
         small = [arrival for arrival in arrivals if len(arrival[0]) < SLOW_BYTES]
         if len(small) < len(arrivals):
             for arrival in arrivals:
                 if len(arrival[0]) >= SLOW_BYTES:
-                    self._readers.submit(run_batched, self._start, [arrival])
+                    self._readers.submit(run_batched, start, [arrival])
         if small:
-            self._start(small)
+            start(small)
 
-    def _start(self, arrivals: Arrivals) -> None:
+    def _start(self, arrivals: Arrivals, *, foreseen: bool) -> None:
         """The calls' keys first: without a good one nothing of the message is looked at."""
         asks: list[Ask] = []
         calls: list[Call] = []
@@ -54,7 +58,7 @@ class InferUnary:
                 )
             )
             calls.append(call)
-        requests = self._inference.start(asks, now_ns())
+        requests = self._inference.start(asks, now_ns(), foreseen=foreseen)
         for call, request in zip(calls, requests, strict=True):
             if not request.answered:
                 call.on_cancel(partial(self._inference.cancel, request))

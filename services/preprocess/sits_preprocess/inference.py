@@ -11,6 +11,7 @@ from sits_core.errors import DeadlineExceeded, Internal, SitsError, Unavailable
 from sits_preprocess.accounts import Accounts
 from sits_preprocess.admission import Admission, Origin
 from sits_preprocess.catalog import Catalog
+from sits_preprocess.gates import Look
 from sits_preprocess.oip.draft import Unread
 from sits_preprocess.oip.outputs import release
 from sits_preprocess.oip.result import Result, result_of
@@ -22,6 +23,7 @@ FEW: Final = 8
 """So many answers leave before they are accounted. Of more, each waits for the others anyway, and
 what clients send next should find this thread done."""
 
+PASSED = DeadlineExceeded("deadline had passed when the request arrived")
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
 
 
@@ -59,6 +61,14 @@ class Engine(Protocol):
         deadline, would be refused."""
         ...
 
+    def look(self, request: Request, now: int) -> Look:
+        """The same, and what it says of others that came together with it."""
+        ...
+
+    def turned_away(self, error: SitsError, requests: int, now: int) -> None:
+        """So many more were refused for what `look` had said, or for their deadlines."""
+        ...
+
     def submit(self, requests: Sequence[Request]) -> None:
         """Take requests together; each gets one answer, also when it is refused."""
         ...
@@ -91,15 +101,16 @@ class Inference:
         self._lock = threading.Lock()
         self._leaving = self._draining = False
 
-    def start(self, asks: Sequence[Ask], now: int) -> list[Request]:
-        """Take on requests that arrived at `now`; each `reply` gets its result."""
+    def start(self, asks: Sequence[Ask], now: int, *, foreseen: bool = False) -> list[Request]:
+        """Take on requests that arrived at `now`; each `reply` gets its result. `foreseen`: they
+        have been looked at, and would not be refused."""
         tenant = self.admission.tenant
         requests = [Request(a.reply, now, a.size_bytes, tenant(a.origin)) for a in asks]
         with self._lock:
             refusals = [self._reserve(request) for request in requests]
         admitted: list[Request] = []
         refused: list[Answered] = []
-        overload = self.engine.refusing(now)
+        overload = not foreseen and self.engine.refusing(now)
         for ask, request, full in zip(asks, requests, refusals, strict=True):
             error = full or self._admit(ask, request, overload)
             if error is None:
@@ -186,7 +197,8 @@ class Inference:
         """Late and unwanted requests are refused before anything of them is read."""
         origin = ask.origin
         if origin.deadline is not None and origin.deadline.passed(request.received_ns):
-            return DeadlineExceeded("deadline had passed when the request arrived")
+            self.engine.turned_away(PASSED, 1, request.received_ns)
+            return PASSED
         if self._draining:
             return Unavailable(SHUTTING_DOWN, reason="DRAINING")
         try:

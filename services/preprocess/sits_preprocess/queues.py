@@ -9,7 +9,7 @@ from sits_preprocess.batcher import QUEUE_FULL, ModelBatcher, Ran, max_queue_of,
 from sits_preprocess.catalog import Catalog, Model
 from sits_preprocess.engine_metrics import EngineMetrics
 from sits_preprocess.expiry import Expiry
-from sits_preprocess.gates import Gates, Refused, refused
+from sits_preprocess.gates import Gates, Look, Refused, refused
 from sits_preprocess.outbox import Outbox, Outgoing
 from sits_preprocess.producers import Producers
 from sits_preprocess.request import ModelKey, Request
@@ -85,9 +85,27 @@ class Queues:
         if batcher is None:
             return None
         request.queued_ns = now
-        return self._why_not(batcher, request, now)
+        return self._why_not(batcher, request, now, take=False)
 
-    def _why_not(self, batcher: ModelBatcher, request: Request, now: int) -> SitsError | None:
+    def look(self, request: Request, now: int) -> Look:
+        """The same, and what it says of others that came together with it."""
+        batcher = self._batchers.get((request.model, request.version))
+        if batcher is None:
+            return Look(None)
+        error = self.foresee(request, now)
+        if self._producers or (batcher.gate is not None and not batcher.gate.unlimited(request)):
+            return Look(error, each=True)
+        room = self._outbox.instances((request.model, request.version))
+        return Look(error, batcher.needs(request, room), batcher.places)
+
+    def turned_away(self, error: SitsError, requests: int, now: int) -> None:
+        """So many more were refused for what `look` had said."""
+        self.refusing_until_ns = now + REFUSING_NS
+        self._metrics.turned_away(error.reason, requests)
+
+    def _why_not(
+        self, batcher: ModelBatcher, request: Request, now: int, *, take: bool = True
+    ) -> SitsError | None:
         """Most requests have a deadline so far away that no prediction is needed."""
         refusal: SitsError | None = None
         if batcher.full:
@@ -95,7 +113,7 @@ class Queues:
         elif self._producers and (fast := self._too_fast(batcher, request, now)):
             refusal = fast
         elif self._judges_all or 0 < request.deadline_ns < self._sure_ns(batcher, request, now):
-            refusal = self._judge(batcher, request, now)
+            refusal = self._judge(batcher, request, now, take=take)
         if refusal is not None:
             self.refusing_until_ns = now + REFUSING_NS
         return refusal
@@ -209,13 +227,15 @@ class Queues:
             batcher.sure_asked_ns, batcher.sure_ns = now, batcher.sure_after(room, now)
         return batcher.sure_ns
 
-    def _judge(self, batcher: ModelBatcher, request: Request, now: int) -> SitsError | None:
+    def _judge(
+        self, batcher: ModelBatcher, request: Request, now: int, *, take: bool
+    ) -> SitsError | None:
         known = batcher.refused
         if known is not None and known.holds_for(request, now):
             self._metrics.refused(known.reason)
             return known.error
         room = self._outbox.instances((request.model, request.version))
-        refusal = batcher.judge(request, room, now)
+        refusal = batcher.judge(request, room, now, take=take)
         if refusal is None:
             return None
         self._metrics.refused(refusal.reason)

@@ -16,7 +16,7 @@ from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from sits_core.metrics import OVERFLOW
-from sits_preprocess.request import Answered, Request
+from sits_preprocess.request import Answered
 
 BOUNDS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _BOUNDS_NS: Final = [int(bound * 1e9) for bound in BOUNDS_S]
@@ -84,7 +84,9 @@ class RequestSeries(Collector):
         bounds = _BOUNDS_NS
         with self._lock:
             for (request, answer), outcome in zip(answered, outcomes, strict=True):
-                pair = self._pairs.get((request.model, request.tenant)) or self._add(request)
+                pair = self._pairs.get((request.model, request.tenant)) or self._add(
+                    request.model, request.tenant
+                )
                 pair.outcomes[outcome] = pair.outcomes.get(outcome, 0) + 1
                 received_ns = request.received_ns
                 took_ns = ended_ns - received_ns
@@ -97,6 +99,16 @@ class RequestSeries(Collector):
                     queued_ns = max(0, closed_ns - received_ns)
                     pair.queued.counts[bisect_left(bounds, queued_ns)] += 1
                     pair.queued.total_ns += queued_ns
+
+    def count_refused(
+        self, model: str, tenant: str, outcome: str, requests: int, took_ns: int
+    ) -> None:
+        """So many that came and were refused together."""
+        with self._lock:
+            pair = self._pairs.get((model, tenant)) or self._add(model, tenant)
+            pair.outcomes[outcome] = pair.outcomes.get(outcome, 0) + requests
+            pair.took.counts[bisect_left(_BOUNDS_NS, took_ns)] += requests
+            pair.took.total_ns += requests * took_ns
 
     def collect(self) -> Iterator[Metric]:
         self._settled()
@@ -120,7 +132,7 @@ class RequestSeries(Collector):
                     pair.queued.add_to(queued, names)
         return iter((requests, took, queued))
 
-    def _add(self, request: Request) -> _Pair:
-        if not request.model or len(self._pairs) > MAX_PAIRS:
+    def _add(self, model: str, tenant: str) -> _Pair:
+        if not model or len(self._pairs) > MAX_PAIRS:
             return self._others
-        return self._pairs.setdefault((request.model, request.tenant), _Pair())
+        return self._pairs.setdefault((model, tenant), _Pair())

@@ -44,7 +44,8 @@ class Servicer:
         }
         if self._reflection is not None:
             streams[REFLECTION] = self._reflection.open
-        return Routes({f"/{OIP}/ModelInfer": self._unary.take}, unary, streams)
+        infer = f"/{OIP}/ModelInfer"
+        return Routes({infer: self._unary.take}, unary, streams, {infer: self._unary.door.turn})
 
     def model_stream_infer(self, call: StreamCall) -> InferStream:
         stream = InferStream(call, self._inference, self._defer, self.streams.discard)

@@ -71,6 +71,12 @@ class Statistics:
         with counters.lock:
             counters.cache_miss.add(1, took_ns)
 
+    def record_refused(self, model: tuple[str, str], requests: int, took_ns: int) -> None:
+        """So many that came and were refused together."""
+        counters = self._of(model)
+        with counters.lock:
+            counters.count_refused(requests, took_ns)
+
     def report(self, models: Iterable[Model]) -> pb.ModelStatisticsResponse:
         """The counters of each of `models`, in their order; zeros for one never asked."""
         self.settled()
@@ -195,6 +201,9 @@ class _Counters:
             self._compute.add(ok + failed, parts)
             fresh = ok > 0 and self._count_execution(run, parts)
         return _Counted(ok, rows, fresh)
+
+    def count_refused(self, requests: int, took_ns: int) -> None:
+        self._fail.add(requests, requests * took_ns)
 
     def count_step(self, step: StepRun, counted: _Counted, ended_ns: int) -> None:
         """One run as a step of a pipeline, for requests that came through all of it."""

@@ -13,6 +13,7 @@ from sits_preprocess.cache.records import kept_of
 from sits_preprocess.cache.rules import Digests, Rule, Rules
 from sits_preprocess.cache.shared import Asked, Shared
 from sits_preprocess.catalog import Catalog
+from sits_preprocess.gates import Look
 from sits_preprocess.inference import Engine
 from sits_preprocess.request import Answer, Answered, Request, Run
 from sits_preprocess.statistics import Statistics
@@ -102,6 +103,14 @@ class CachedEngine:
         if self._rules.keeps(request.model, request.version):
             return None
         return self._engine.foresee(request, now)
+
+    def look(self, request: Request, now: int) -> Look:
+        if self._rules.keeps(request.model, request.version):
+            return Look(None)
+        return self._engine.look(request, now)
+
+    def turned_away(self, error: SitsError, requests: int, now: int) -> None:
+        self._engine.turned_away(error, requests, now)
 
     def submit(self, requests: Sequence[Request]) -> None:
         rules = [self._rules.of(request) for request in requests]

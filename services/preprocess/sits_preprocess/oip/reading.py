@@ -35,6 +35,8 @@ Input = ModelInferRequest.InferInputTensor
 Learn = Callable[[ModelInferRequest, Signature, TensorData], None]
 
 _TENANT: Final = TENANT.encode()
+_NAME: Final = bytes([ModelInferRequest.MODEL_NAME_FIELD_NUMBER << 3 | 2])
+_VERSION: Final = bytes([ModelInferRequest.MODEL_VERSION_FIELD_NUMBER << 3 | 2])
 _PARAMETERS_WITHIN: Final = 4096
 """Clients write parameters before tensors; who hides a tenant further back is judged, while
 there is overload, as if it were not there."""
@@ -82,6 +84,23 @@ class OipDraft:
     def outputs(self, signature: Signature, regions: Regions) -> Sequence[Wanted]:
         requested = self._request.outputs
         return read_outputs(requested, signature, regions) if requested else ()
+
+
+def beginning(message: bytes) -> bytes | None:
+    """Its first two fields where these are name and version, and nothing that follows changes
+    whom to account it to. Messages that begin the same name the same."""
+    if message[:1] != _NAME or message.find(_TENANT, 0, _PARAMETERS_WITHIN) >= 0:
+        return None
+    end = _end(message, 0)
+    if message[end : end + 1] == _VERSION:
+        end = _end(message, end)
+    return message[:end] if 0 < end <= len(message) else None
+
+
+def _end(message: bytes, start: int) -> int:
+    """Of the text field there; beyond the message where its length is not one byte."""
+    length = message[start + 1] if start + 1 < len(message) else 0x80
+    return start + 2 + length if length < 0x80 else len(message) + 1
 
 
 class OipMessage:

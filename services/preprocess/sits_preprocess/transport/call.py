@@ -17,6 +17,9 @@ log = structlog.get_logger()
 FOR_EVER_S = 1e8
 """Clients without a deadline may show up with one some centuries away."""
 
+Pairs = Sequence[tuple[str, str | bytes]]
+"""Request headers as they came, binary ones included."""
+
 Metadata = Mapping[str, str]
 """Textual request headers by lower-case name; binary ones (`-bin`) are left out."""
 
@@ -109,6 +112,27 @@ UnaryHandler = Callable[[bytes, Call], None]
 Arrivals = Sequence[tuple[bytes, Call]]
 """Calls, each with its message, that a transport took in at once: one or many."""
 ArrivalsHandler = Callable[[Arrivals], None]
+
+
+class Turn(Protocol):
+    """Looks at calls that came together before anything is made of them, the newest first."""
+
+    def refusal(self, message: bytes, metadata: Pairs, left_s: float | None) -> SitsError | None:
+        """What to refuse a call with; None = it is to be taken. `left_s`: until its deadline."""
+        ...
+
+    def take(self, arrivals: Arrivals) -> None:
+        """Those that are to be taken."""
+        ...
+
+    def end(self, now: int) -> None:
+        """What is to be taken has been; the others are about to be told."""
+        ...
+
+
+Turns = Callable[[int], Turn | None]
+"""For calls that came at a moment; None = all of them are to be taken."""
+
 StreamFactory = Callable[[StreamCall], StreamHandler]
 
 
@@ -116,12 +140,14 @@ StreamFactory = Callable[[StreamCall], StreamHandler]
 class Routes:
     """Handlers by full method path, such as `/inference.GRPCInferenceService/ModelInfer`.
 
-    Unary calls of a method in `batched` are handed over together as they came in.
+    Unary calls of a method in `batched` are handed over together as they came in. A transport
+    may look at them by `turns` first.
     """
 
     batched: Mapping[str, ArrivalsHandler] = field(default_factory=dict)
     unary: Mapping[str, UnaryHandler] = field(default_factory=dict)
     streams: Mapping[str, StreamFactory] = field(default_factory=dict)
+    turns: Mapping[str, Turns] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

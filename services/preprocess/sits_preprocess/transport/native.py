@@ -10,14 +10,14 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 from pygrpc_native import NativeGrpcFront
 
-from sits_core.clock import Deadline
+from sits_core.clock import Deadline, now_ns
 from sits_core.errors import PUSHBACK_KEY, ResourceExhausted, SitsError, Unavailable
 from sits_core.settings import SettingsError
 from sits_preprocess.transport.call import (
@@ -28,6 +28,7 @@ from sits_preprocess.transport.call import (
     Metadata,
     Routes,
     Trailers,
+    Turn,
     UnaryHandler,
     run_batched,
     run_unary,
@@ -42,6 +43,9 @@ log = structlog.get_logger()
 
 EVENTS = 64
 """Calls taken at once; more would delay the first of them."""
+BACKLOG = 512
+"""Taken at once while some are refused and more wait: only among all of them is the newest, and
+those that are too late cost little. Receiving so many holds up other threads for a millisecond."""
 METADATA_BYTES = 16 << 10
 STOP_POLL_S = 0.01
 FORWARD_S = 0.5
@@ -57,6 +61,8 @@ class NativeTransport:
         self._io_threads = io_threads
         self._batched: Sequence[ArrivalsHandler] = tuple(routes.batched.values())
         self._unary: Sequence[UnaryHandler] = tuple(routes.unary.values())
+        paths = list(routes.batched)
+        self._turns = [(paths.index(path), turns) for path, turns in routes.turns.items()]
         self._calls: dict[int, _NativeCall] = {}
         self._stopping = False
         self._front: NativeGrpcFront | None = None
@@ -113,19 +119,24 @@ class NativeTransport:
             ) from None
 
     def _receive(self, front: NativeGrpcFront) -> None:
-        while self._take(front, front.recv_batch_details(EVENTS)):
-            pass
+        limit = EVENTS
+        while limit:
+            limit = self._take(front, front.recv_batch_details(limit))
 
-    def _take(self, front: NativeGrpcFront, events: "Sequence[DetailedEvent] | None") -> bool:
+    def _take(self, front: NativeGrpcFront, events: "Sequence[DetailedEvent] | None") -> int:
         """Calls of a batched method go to its handler together, after all have been looked at.
 
-        False when the front is closed. Keeps nothing: the next call may be long in coming.
+        Returns how many to take next; 0 when the front is closed. Keeps nothing: the next call
+        may be long in coming.
         """
-        calls, limit = self._calls, self._limits.message_bytes
+        calls, limit, crowds = self._calls, self._limits.message_bytes, self._crowds()
         together: dict[int, list[tuple[bytes, Call]]] = {}
         for _kind, call_id, method, message, _key, details in events or ():
             if message is None or details is None:
-                self._cancel(call_id)
+                self._cancel(call_id, crowds)
+                continue
+            if method in crowds and len(message) <= limit:
+                crowds[method].calls.append((call_id, message, details))
                 continue
             call = calls[call_id] = _NativeCall(front, calls, call_id, details)
             if len(message) > limit or self._stopping:
@@ -136,12 +147,48 @@ class NativeTransport:
                 run_unary(self._unary[method - len(self._batched)], message, call)
         for method, arrivals in together.items():
             run_batched(self._batched[method], arrivals)
-        return events is not None
+        for crowd in crowds.values():
+            self._let_in(front, crowd)
+        if events is None:
+            return 0
+        return BACKLOG if crowds and len(events) >= EVENTS else EVENTS
 
-    def _cancel(self, call_id: int) -> None:
+    def _crowds(self) -> "dict[int, _Crowd]":
+        """By method, those of whose calls some will be refused; none of all in quiet times."""
+        if self._stopping:
+            return {}
+        now = now_ns()
+        turns = {method: turn for method, look in self._turns if (turn := look(now)) is not None}
+        return {method: _Crowd(turn, now) for method, turn in turns.items()}
+
+    def _let_in(self, front: NativeGrpcFront, crowd: "_Crowd") -> None:
+        """What is refused never becomes a call; what is not goes before it."""
+        taken: list[tuple[bytes, Call]] = []
+        refused: list[tuple[int, SitsError]] = []
+        for (call_id, message, details), error in zip(crowd.calls, crowd.refusals(), strict=True):
+            if error is not None:
+                if details[2] != 0.0:  # else the library has told its client so itself
+                    refused.append((call_id, error))
+                continue
+            call = _NativeCall(front, self._calls, call_id, details, crowd.came_ns)
+            self._calls[call_id] = call
+            if call_id in crowd.cancelled:
+                call.cancelled()
+            taken.append((message, call))
+        if taken:
+            run_batched(crowd.turn.take, taken)
+        crowd.turn.end(now_ns())
+        answers = {error: _answer(error) for error in {error for _, error in refused}}
+        for call_id, error in refused:
+            front.fail(call_id, *answers[error])
+
+    def _cancel(self, call_id: int, crowds: "Mapping[int, _Crowd]") -> None:
         call = self._calls.get(call_id)
         if call is not None:
             call.cancelled()
+        else:
+            for crowd in crowds.values():
+                crowd.cancelled.add(call_id)
 
     def _refusal(self, message: bytes) -> SitsError:
         if self._stopping:
@@ -153,6 +200,28 @@ class NativeTransport:
 
     def __repr__(self) -> str:
         return f"<NativeTransport {self._bind} port={self.port} open={self._open()}>"
+
+
+class _Crowd:
+    """Calls of one method that came together while some are refused."""
+
+    __slots__ = ("calls", "came_ns", "cancelled", "turn")
+
+    def __init__(self, turn: Turn, came_ns: int) -> None:
+        self.turn, self.came_ns = turn, came_ns
+        self.calls: list[tuple[int, bytes, CallDetails]] = []
+        self.cancelled: set[int] = set()
+
+    def refusals(self) -> "list[SitsError | None]":
+        """One for each of the calls, which are looked at from the newest to the oldest."""
+        look = self.turn.refusal
+        try:
+            found = [look(message, each[0], each[2]) for _, message, each in reversed(self.calls)]
+        except Exception as error:
+            log.exception("turn.failed", error=type(error).__name__)
+            return [None] * len(self.calls)
+        found.reverse()
+        return found
 
 
 class _NativeCall:
@@ -168,9 +237,13 @@ class _NativeCall:
         calls: "dict[int, _NativeCall]",
         call_id: int,
         details: "CallDetails",
+        now: int | None = None,
     ) -> None:
+        """`now`: when `details` were right; None = just now."""
         left_s = details[2]
-        self.deadline = None if left_s is None or left_s > FOR_EVER_S else Deadline.after(left_s)
+        self.deadline = (
+            None if left_s is None or left_s > FOR_EVER_S else Deadline.after(left_s, now)
+        )
         self._front, self._calls, self._id, self._details = front, calls, call_id, details
         self._on_cancel: Callable[[], None] | None = None
         self._cancelled = False
@@ -200,12 +273,16 @@ class _NativeCall:
         self._ended()
 
     def fail(self, error: SitsError) -> None:
-        self._front.fail(self._id, error.status.value[0], error.message, _trailers(error))
+        self._front.fail(self._id, *_answer(error))
         self._ended()
 
     def _ended(self) -> None:
         self._calls.pop(self._id, None)
         self._on_cancel = None
+
+
+def _answer(error: SitsError) -> tuple[int, str, list[tuple[str, str | bytes]]]:
+    return error.status.value[0], error.message, _trailers(error)
 
 
 def _trailers(error: SitsError) -> list[tuple[str, str | bytes]]:
