@@ -30,6 +30,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from sits_core import otlp, telemetry
 from sits_core.otlp import SpanExporter
+from sits_core.otlp_encoding import MAX_LINKS, encode, encode_resource
 from sits_core.otlp_target import target
 from sits_core.settings import Settings
 from sits_core.testing import wait_until
@@ -345,6 +346,37 @@ def test_spans_after_closing_are_counted_as_dropped(
     assert collector.spans == 1
 
 
+def test_few_spans_wait_until_they_are_a_batch(
+    collector: Collector, serve_grpc: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otlp, "LINGER_S", 3600.0)
+    waiting = exporter(**{ENDPOINT: f"127.0.0.1:{serve_grpc()}"})
+    waiting.start()
+    for _ in range(otlp.BATCH_SPANS):
+        waiting.offer(SPAN)
+    wait_until(lambda: collector.spans == otlp.BATCH_SPANS)
+    waiting.close(grace_s=30)
+    assert len(collector.requests) == 1
+
+
+def test_few_spans_do_not_wait_for_ever(
+    collector: Collector, serve_grpc: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otlp, "LINGER_S", 0.0)
+    waiting = exporter(**{ENDPOINT: f"127.0.0.1:{serve_grpc()}"})
+    waiting.start()
+    waiting.offer(SPAN)
+    wait_until(lambda: collector.spans == 1)
+    waiting.close()
+
+
+def test_the_largest_batch_is_less_than_what_collectors_accept_by_default() -> None:
+    origins = (TraceContext(b"o" * 16, b"q" * 8),) * MAX_LINKS
+    placed = SPAN._replace(links=origins)
+    largest = [placed, SPAN] * (otlp.BATCH_SPANS // 2)
+    assert len(encode(largest, encode_resource({}))) < 4 << 20
+
+
 def test_an_exporter_that_never_started_closes(serve_grpc: Serve) -> None:
     never = exporter(**{ENDPOINT: f"127.0.0.1:{serve_grpc()}"})
     never.offer(SPAN)
@@ -399,18 +431,18 @@ def test_no_collector_fault_delays_start_requests_or_exit(
     monkeypatch.setenv(PROTOCOL, protocol)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
     registry = CollectorRegistry()
+    outcomes = registry.get_sample_value
     began = time.monotonic()
     with (
         structlog.testing.capture_logs() as lines,
         telemetry.open_tracer("test", Settings(trace_ratio=1), registry, "test-1") as tracer,
     ):
         record(tracer, otlp.QUEUE_SPANS * 2)
-        wait_until(lambda: b"sits_spans_queued 8" in generate_latest(registry))
+        wait_until(lambda: (outcomes("sits_spans_queued") or 0) >= otlp.QUEUE_SPANS)
     # The SDK by itself would try for a minute.
     assert time.monotonic() - began < 30
     warnings = [line for line in lines if line["log_level"] == "warning"]
     assert len(warnings) <= 1
-    outcomes = registry.get_sample_value
     ended = [outcomes("sits_spans_total", {"outcome": o}) for o in ("dropped", "failed")]
     assert sum(count or 0 for count in ended) == otlp.QUEUE_SPANS * 2
     assert outcomes("sits_spans_total", {"outcome": "exported"}) == 0

@@ -2,6 +2,7 @@
 
 import pytest
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.resources import Resource as SdkResource
 from opentelemetry.sdk.trace import ReadableSpan
@@ -21,8 +22,12 @@ def record(**changes: object) -> SpanRecord:
     return base._replace(**changes)
 
 
+def parsed(request: bytes) -> ExportTraceServiceRequest:
+    return ExportTraceServiceRequest.FromString(request)
+
+
 def encoded(span: SpanRecord) -> Span:
-    request = encode([span], encode_resource({}))
+    request = parsed(encode([span], encode_resource({})))
     return request.resource_spans[0].scope_spans[0].spans[0]
 
 
@@ -56,7 +61,7 @@ def of_sdk(span: SpanRecord) -> ReadableSpan:
 )
 def test_a_span_is_encoded_as_the_sdk_encodes_it(span: SpanRecord) -> None:
     resource = encode_resource({"service.name": "sits-executor"})
-    ours, theirs = encode([span], resource), encode_spans([of_sdk(span)])
+    ours, theirs = parsed(encode([span], resource)), encode_spans([of_sdk(span)])
     for request in (ours, theirs):
         for item in request.resource_spans[0].scope_spans[0].spans:
             item.flags = 0
@@ -95,7 +100,19 @@ def test_links_are_bounded_and_the_rest_counted() -> None:
 def test_every_span_arrives_and_pauses_come_between_slices() -> None:
     pauses: list[None] = []
     spans = [record(start_ns=number) for number in range(SLICE_SPANS * 2 + 1)]
-    request = encode(spans, encode_resource({}), lambda: pauses.append(None))
+    request = parsed(encode(spans, encode_resource({}), lambda: pauses.append(None)))
     sent = request.resource_spans[0].scope_spans[0].spans
     assert [span.start_time_unix_nano for span in sent] == list(range(len(spans)))
     assert len(pauses) == 3
+
+
+@pytest.mark.parametrize("size", [1, 127, 128, 16_383, 16_384, 3_000_000])
+def test_texts_of_any_length_are_framed_rightly(size: int) -> None:
+    found = encoded(record(attributes={"x": "y" * size}, error="e" * size))
+    assert len(found.attributes[0].value.string_value) == len(found.status.message) == size
+
+
+def test_times_of_today_are_kept_to_the_nanosecond() -> None:
+    found = encoded(record(start_ns=1_796_000_000_123_456_789, end_ns=2**64 - 1))
+    assert found.start_time_unix_nano == 1_796_000_000_123_456_789
+    assert found.end_time_unix_nano == 2**64 - 1

@@ -9,13 +9,13 @@ from typing import Final
 
 import tritonclient.grpc as triton
 
-from sits_bench import checks, repositories
+from sits_bench import checks, copies, repositories
 from sits_bench.bars import at_least_times
 from sits_bench.compare import Found, Plan, per_s, request_file, steady
 from sits_bench.group import Bench
 from sits_bench.groups.front import KILOBYTE
 from sits_bench.mesh_system import MeshSystem
-from sits_bench.system import Running
+from sits_bench.system import Running, until
 from sits_sim.figures import Figure, plain
 
 ROUNDS: Final = 2
@@ -23,6 +23,7 @@ ROUNDS: Final = 2
 START_S: Final = 8.0
 SHARES: Final = {"off": None, "1 %": 100, "100 %": 1}
 """Label → one of how many requests is traced; None = none is."""
+DRAIN_S: Final = 30.0
 LEAST: Final = {"1 %": 0.97, "100 %": 0.85}
 
 
@@ -85,6 +86,7 @@ def _measure(bench: Bench, endpoint: str) -> Found:
             first = number % len(labels)
             for label in (*labels[first:], *labels[:first]):
                 _trace(running, SHARES[label])
+                until(lambda: _sent(running), DRAIN_S, "end of the export")
                 found.add("mesh", label, steady(running, load))
                 bench.progress.step(f"tracing: {label}", load.seconds)
     return found
@@ -108,6 +110,11 @@ def _trace(running: Running, one_of: int | None) -> None:
     )
     with triton.InferenceServerClient(running.target) as client:
         client.update_trace_settings(settings=settings)
+
+
+def _sent(running: Running) -> bool:
+    """Whether all spans are gone: those of the run before must not count for the next."""
+    return not copies.counters(running.metrics, "sits_spans_queued")
 
 
 def _figures(found: Found) -> list[Figure]:

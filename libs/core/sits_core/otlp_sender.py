@@ -1,4 +1,4 @@
-"""The OpenTelemetry SDK's own OTLP exporters, fed with messages that are encoded already.
+"""The OpenTelemetry SDK's own OTLP exporters, fed with bytes that are encoded already.
 
 They bring what OTEL_EXPORTER_OTLP_HEADERS, _TIMEOUT, _COMPRESSION, _CERTIFICATE and
 _CLIENT_* say, TLS, and retries. Importing them takes a quarter of a second, so only the
@@ -9,10 +9,11 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
+import grpc
 import requests
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace.export import SpanExportResult
 
@@ -37,8 +38,9 @@ class Sender:
         # It logs every attempt; the exporter thread says the same once a minute.
         logger.propagate = False
 
-    def send(self, request: ExportTraceServiceRequest) -> str | None:
-        """None when the collector took it, otherwise why not."""
+    def send(self, request: bytes) -> str | None:
+        """None when the collector took it, otherwise why not. `request` is an encoded
+        `ExportTraceServiceRequest`."""
         self._heard.words.clear()
         return None if self._exporter.send(request) else str(self._heard)
 
@@ -69,18 +71,33 @@ class _LastWords(logging.Handler):
 
 
 class _Grpc(GrpcExporter):
-    def send(self, request: ExportTraceServiceRequest) -> bool:
+    def send(self, request: bytes) -> bool:
         return self.export((request,)) is SpanExportResult.SUCCESS  # type: ignore[arg-type]  # see below
 
+    def _initialize_channel_and_stub(self) -> None:
+        super()._initialize_channel_and_stub()  # type: ignore[no-untyped-call]  # the SDK's
+        self._client = _BytesStub(self._channel)  # type: ignore[arg-type, assignment]  # None at first
+
     def _translate_data(  # type: ignore[override]  # given what the parent makes of spans
-        self, data: Sequence[ExportTraceServiceRequest]
-    ) -> ExportTraceServiceRequest:
+        self, data: Sequence[bytes]
+    ) -> bytes:
         return data[0]
 
 
+class _BytesStub:
+    """The collector's service, for requests that are bytes already."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.Export = channel.unary_unary(
+            "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+            request_serializer=None,
+            response_deserializer=ExportTraceServiceResponse.FromString,
+        )
+
+
 class _Http(HttpExporter):
-    def send(self, request: ExportTraceServiceRequest) -> bool:
-        return self._client.export(request.SerializeToString()).success
+    def send(self, request: bytes) -> bool:
+        return self._client.export(request).success
 
 
 class _Session(requests.Session):

@@ -4,11 +4,12 @@ Finished spans lie in a bounded ring for `sits trace`, and go to an exporter thr
 an OTLP endpoint is configured (`sits_core.otlp`).
 """
 
+import itertools
 import random
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 Attribute = str | int | float | bool
@@ -22,6 +23,7 @@ _SAMPLED_DIGITS = frozenset("13579bdf")  # last digit of the flags, lowest bit s
 _SAMPLED = 0x01
 _WIRE_BYTES = 25
 _NO_PARENT = bytes(8)
+_ALL_IDS = (1 << 64) - 1
 
 
 class TraceContext(NamedTuple):
@@ -37,14 +39,22 @@ class TraceContext(NamedTuple):
     @classmethod
     def from_wire(cls, data: bytes) -> "TraceContext | None":
         """None when empty, malformed or not sampled."""
-        if len(data) != _WIRE_BYTES or not data[24] & _SAMPLED:
-            return None
+        return cls.of_wire(data) if is_sampled(data) else None
+
+    @classmethod
+    def of_wire(cls, data: bytes) -> "TraceContext":
+        """Of what `is_sampled`."""
         return cls(data[:16], data[16:24])
 
     @classmethod
     def from_traceparent(cls, text: str) -> "TraceContext":
         """Of a well-formed W3C `traceparent`, whatever its sampled flag says."""
         return cls(bytes.fromhex(text[3:35]), bytes.fromhex(text[36:52]))
+
+
+def is_sampled(data: bytes) -> bool:
+    """Whether it is the wire form of a sampled context."""
+    return len(data) == _WIRE_BYTES and data[24] & _SAMPLED != 0
 
 
 def is_traceparent(text: str) -> bool:
@@ -87,38 +97,35 @@ def span_below(
 
 NewId = Callable[[], bytes]
 Make = Callable[[NewId], list[SpanRecord]]
-"""Makes finished spans out of what it remembers; it is given what makes span ids."""
+"""Makes finished spans out of what it remembers, the same each time; it is given what makes
+span ids."""
 
 
 class Later:
-    """So many finished spans that are put together when somebody wants to see them, once."""
+    """So many finished spans that are put together whenever somebody wants to see them. They are
+    the same each time, and nobody keeps them: the ring holds only what they are made of."""
 
-    __slots__ = ("_lock", "_make", "_new_span_id", "_spans", "count")
+    __slots__ = ("_first_id", "_make", "count")
 
-    def __init__(self, count: int, make: Make, new_span_id: NewId, lock: threading.Lock) -> None:
+    def __init__(self, count: int, make: Make, first_id: int) -> None:
         self.count = count
-        self._make: Make | None = make
-        self._new_span_id, self._lock = new_span_id, lock
-        self._spans: list[SpanRecord] = []
+        self._make, self._first_id = make, first_id
 
     def spans(self) -> list[SpanRecord]:
-        with self._lock:
-            if self._make is not None:
-                self._spans, self._make = self._make(self._new_span_id), None
-            return self._spans
+        ids = itertools.count(self._first_id)
+        return self._make(lambda: (next(ids) & _ALL_IDS).to_bytes(8, "big"))
 
 
 Finished = SpanRecord | Later
 
 
-def spans_of(finished: Iterable[Finished]) -> list[SpanRecord]:
-    found: list[SpanRecord] = []
+def spans_in(finished: Iterable[Finished]) -> Iterator[SpanRecord]:
+    """Those for later are made when their turn comes."""
     for item in finished:
         if isinstance(item, Later):
-            found += item.spans()
+            yield from item.spans()
         else:
-            found.append(item)
-    return found
+            yield item
 
 
 def count_of(finished: Finished) -> int:
@@ -145,7 +152,7 @@ class Tracer:
         self._rng = rng or random.Random()  # noqa: S311 - ids must be unique, not secret
         self._ring: deque[Finished] = deque()
         self._ring_size, self._kept = ring_size, 0
-        self._lock, self._making = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
         self._sinks: tuple[Callable[[Finished], object], ...] = ()
 
     def add_sink(self, sink: Callable[[Finished], object]) -> None:
@@ -195,13 +202,13 @@ class Tracer:
     def record_later(self, count: int, make: Make) -> None:
         """Keep `count` finished spans that `make` puts together when somebody wants them: many
         spans of one batch for the price of one. `make` should not hold what is large."""
-        self._keep(Later(count, make, self.new_span_id, self._making))
+        self._keep(Later(count, make, self._rng.getrandbits(64)))
 
     def spans(self, trace_id: bytes | None = None, limit: int = 1000) -> list[SpanRecord]:
         """Newest last; those of one trace, or the newest of all."""
         with self._lock:
             kept = list(self._ring)
-        chosen = [s for s in spans_of(kept) if trace_id is None or s.trace_id == trace_id]
+        chosen = [s for s in spans_in(kept) if trace_id is None or s.trace_id == trace_id]
         return chosen[-limit:]
 
     def _keep(self, finished: Finished) -> None:

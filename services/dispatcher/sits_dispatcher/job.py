@@ -1,13 +1,12 @@
 """A micro-batch on its way through the dispatcher."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
 from sits_channel.bounded import Pressure
 from sits_core.clock import now_ns
-from sits_core.tracing import TraceContext
+from sits_core.tracing import is_sampled
 from sits_protos.v1.link_pb2 import BatchHeader
 from sits_scheduling.affinity import Place
 from sits_scheduling.candidates import Reservation
@@ -92,11 +91,9 @@ class Job:
         """Of a pipeline: its result goes on to the next one."""
         return self.placing is not None and self.placing.path is not NO_STEP
 
-    def traces(self) -> Iterator[TraceContext]:
-        """Contexts of its sampled requests."""
-        for data in self.header.trace_contexts:
-            if (context := TraceContext.from_wire(data)) is not None:
-                yield context
+    def traces(self) -> list[bytes]:
+        """Contexts of its sampled requests, as they travel."""
+        return [data for data in self.header.trace_contexts[:] if is_sampled(data)]
 
     def expired(self, now: int) -> bool:
         latest = self.header.latest_deadline_unix_ns

@@ -25,12 +25,12 @@ def placed(
         "attempt": job.attempt.name.lower(),
         "waited_us": (started_ns - received_ns) // 1000,
     }
-    contexts, scores = list(job.traces()), decision.scores
+    contexts, scores = job.traces(), decision.scores
 
     def make(new_id: NewId) -> list[SpanRecord]:
         scored = {f"score.{name}": round(value, 4) for name, value in scores.items()}
         said, spans = attributes | scored, []
-        for context in contexts:
+        for context in map(TraceContext.of_wire, contexts):
             if first:
                 spans.append(
                     span_below(context, new_id(), "dispatcher.receive", closed_ns, received_ns, {})
@@ -47,7 +47,7 @@ def placed(
 
 def returned(tracer: Tracer, job: Job, times: StageTimes) -> None:
     """The ways to the executor and back."""
-    contexts, sent_ns = list(job.traces()), job.sent_ns
+    contexts, sent_ns = job.traces(), job.sent_ns
     arrived_ns, left_ns = times.executor_received, times.executor_sent
     returned_ns = times.dispatcher_returned
 
@@ -56,6 +56,10 @@ def returned(tracer: Tracer, job: Job, times: StageTimes) -> None:
             ("dispatcher.send", sent_ns, arrived_ns),
             ("dispatcher.return", left_ns, returned_ns),
         )
-        return [span_below(context, new_id(), *way, {}) for context in contexts for way in ways]
+        return [
+            span_below(context, new_id(), *way, {})
+            for context in map(TraceContext.of_wire, contexts)
+            for way in ways
+        ]
 
     tracer.record_later(2 * len(contexts), make)

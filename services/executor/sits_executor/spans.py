@@ -3,7 +3,16 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sits_core.tracing import Attribute, Make, NewId, SpanRecord, TraceContext, Tracer, span_below
+from sits_core.tracing import (
+    Attribute,
+    Make,
+    NewId,
+    SpanRecord,
+    TraceContext,
+    Tracer,
+    is_sampled,
+    span_below,
+)
 from sits_executor.answers import Run
 from sits_executor.batch import Batch
 
@@ -13,7 +22,7 @@ Stage = tuple[str, int, int]
 class _Sampled(NamedTuple):
     """What is remembered of a request."""
 
-    parent: TraceContext
+    parent: bytes
     rows: int
     error: str
 
@@ -29,7 +38,7 @@ class Spans:
         sampled = [
             _Sampled(parent, request.rows, _error(run, position))
             for position, request in enumerate(batch.requests)
-            if (parent := TraceContext.from_wire(request.trace_context)) is not None
+            if is_sampled(parent := request.trace_context)
         ]
         if sampled:
             stages = _stages(run)
@@ -49,13 +58,11 @@ class Spans:
         }
 
         def make(new_id: NewId) -> list[SpanRecord]:
-            return [
-                span_below(
-                    one.parent, new_id(), *stage, {**common, "rows": one.rows}, (), one.error
-                )
-                for one in sampled
-                for stage in stages
-            ]
+            spans: list[SpanRecord] = []
+            for wire, rows, error in sampled:
+                parent, said = TraceContext.of_wire(wire), {**common, "rows": rows}
+                spans += [span_below(parent, new_id(), *stage, said, (), error) for stage in stages]
+            return spans
 
         return make
 
