@@ -470,10 +470,15 @@ import multiprocessing, os, sys
 from prometheus_client import CollectorRegistry
 from sits_core.settings import Settings
 from sits_core.telemetry import open_tracer
+from sits_core.testing import wait_until
 
 def work(name):
-    with open_tracer("executor", Settings(), CollectorRegistry(), name) as tracer:
+    registry = CollectorRegistry()
+    with open_tracer("executor", Settings(), registry, name) as tracer:
         tracer.record("executor.infer", tracer.new_trace(), 1, 2, {})
+        # The end of a process waits a second at most, which a busy machine needs to begin with.
+        exported = {"outcome": "exported"}
+        wait_until(lambda: registry.get_sample_value("sits_spans_total", exported), 30, "sent")
 
 def fork(tracer):
     for _ in range(5):
