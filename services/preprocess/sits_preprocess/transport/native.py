@@ -6,6 +6,7 @@ punished; a message over the limit is refused only after it has been received; r
 `grpc-retry-pushback-ms`, and say when to come back in their status details only.
 """
 
+import math
 import shutil
 import tempfile
 import threading
@@ -50,6 +51,8 @@ METADATA_BYTES = 16 << 10
 STOP_POLL_S = 0.01
 FORWARD_S = 0.5
 """For the front to pass on to clients how their streams ended; it does not tell when it has."""
+WRITE_S = 0.1
+"""For it to write the last answers."""
 
 
 class NativeTransport:
@@ -87,8 +90,8 @@ class NativeTransport:
         limit = Deadline.after(grace_s)
         while self._open() and not limit.passed():
             time.sleep(STOP_POLL_S)
-        if self._streams is not None:
-            time.sleep(max(0.0, self._streams.stream_ended_s + FORWARD_S - time.monotonic()))
+        ended_s = self._streams.stream_ended_s if self._streams is not None else -math.inf
+        time.sleep(max(WRITE_S, ended_s + FORWARD_S - time.monotonic()))
         # First the front: what the streams' server has not taken yet would end as CANCELLED, which
         # clients do not try again. The end of their connection is UNAVAILABLE to them.
         if self._front is not None:
