@@ -52,6 +52,31 @@ def test_a_switch_made_while_redis_is_away_is_not_undone_by_an_old_value(
     assert one.dispatcher.placer.default == "random"
 
 
+def test_a_switch_made_while_redis_is_away_reaches_the_others_when_it_is_back(
+    shared: MemoryRegistry,
+) -> None:
+    one, other = dispatcher(shared), dispatcher(shared)
+    shared.down = True
+    one.switch("least_loaded")
+    one.switch("random")
+    one.switch("fifo", "m")
+    shared.down = False
+    one.poll_registry()
+    other.poll_registry()
+    assert other.dispatcher.placer.default == "random"
+    assert dict(other.dispatcher.placer.by_model) == {"m": "fifo"}
+
+
+def test_what_was_shared_once_is_not_shared_again(shared: MemoryRegistry) -> None:
+    """The next choice may be another dispatcher's."""
+    one, other = dispatcher(shared), dispatcher(shared)
+    one.switch("random")
+    other.switch("fifo")
+    one.poll_registry()
+    assert one.dispatcher.placer.default == "fifo"
+    assert shared.strategies() == {"": "fifo"}
+
+
 def test_a_strategy_that_only_others_have_is_left_alone(shared: MemoryRegistry) -> None:
     shared.set_strategy("", "of a package that is not here")
     one = dispatcher(shared)

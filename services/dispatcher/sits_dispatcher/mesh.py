@@ -48,6 +48,8 @@ class Mesh:
         self.registry, self.static = registry, static
         self._topologies: list[Lease] = []
         self._seen_strategies: Mapping[str, str] = {}
+        self._unshared: dict[str, str] = {}
+        self._sharing = threading.Lock()
         self._unknown_devices = UnknownDevices()
         self._telling = threading.Lock()
         self._gangs, self._choosing = Gangs(random.Random()), threading.Lock()  # noqa: S311 - ties
@@ -112,6 +114,7 @@ class Mesh:
         self._unknown_devices.look(linked, self._weights.snapshots())
         with self.dispatcher.lock:
             self.dispatcher.guard.on_bad_devices(on_bad_devices(linked, self._weights.snapshots()))
+        self._share_strategies(self.registry)
         self._follow_strategies(self.registry.strategies())
         self.registry.publish_scale(self.governance.plan.scale_factor)
         self._publish_steps(self.registry)
@@ -142,12 +145,14 @@ class Mesh:
         """Switch here at once and, through Redis, on every other dispatcher."""
         with self.dispatcher.lock:
             previous = self.dispatcher.placer.switch(strategy, model)
+            if self.registry is not None:
+                self._unshared[model] = strategy
         log.info("strategy.switched", previous=previous, current=strategy, model=model or "all")
         if self.registry is not None:
             try:
-                self.registry.set_strategy(model, strategy)
+                self._share_strategies(self.registry)
             except RegistryUnavailable:
-                log.warning("strategy.not_shared", reason="Redis does not answer")
+                log.warning("strategy.not_shared", reason="Redis does not answer; tried again")
         return previous
 
     def set_shadow(self, strategy: str) -> ShadowReport | None:
@@ -164,6 +169,15 @@ class Mesh:
     def explain(self, request_id: str, limit: int) -> list[Explanation]:
         with self.dispatcher.lock:
             return self.dispatcher.placer.explain(request_id, limit)
+
+    def _share_strategies(self, registry: Registry) -> None:
+        """What Redis does not take is shared by a later poll. Raises `RegistryUnavailable`."""
+        with self._sharing:
+            for model, strategy in list(self._unshared.items()):
+                registry.set_strategy(model, strategy)
+                with self.dispatcher.lock:
+                    if self._unshared[model] == strategy:  # not switched again meanwhile
+                        del self._unshared[model]
 
     def _follow_strategies(self, shared: Mapping[str, str]) -> None:
         """Take over what changed since the last look, so that a local switch made while
