@@ -232,6 +232,17 @@ def test_a_failed_batch_is_tried_on_another_executor(world_of_two: World) -> Non
     assert world.idle()
 
 
+def test_what_another_executor_cannot_run_in_time_is_not_tried_there(world_of_two: World) -> None:
+    world = world_of_two
+    for executor in ("a", "b"):
+        world.dispatcher.placer._placing.times.observe("m/1", 1, executor, 60 * S)
+    world.send(1, deadline=now_ns() + 50 * S)
+    world.fail("a", failed(13, "BAD_RESULT"))
+    assert world.executors["b"].batches() == []
+    assert world.front_wire.results()[0].error.reason == "BAD_RESULT"
+    assert world.idle()
+
+
 def test_bad_input_is_not_tried_again(world_of_two: World) -> None:
     world_of_two.send(1)
     world_of_two.fail("a", failed(3, "INVALID_ARGUMENT"))

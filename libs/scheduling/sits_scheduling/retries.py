@@ -45,7 +45,8 @@ class Retries:
     """May a failed attempt be made again on another executor?
 
     Rule: after faults and full queues only, `most` times, while `service_ns` still fits
-    before the deadline, and as the budget allows.
+    before the deadline, and as the budget allows. Weakness: what waits at the other executor
+    is not in `service_ns`.
     """
 
     def __init__(self, budget: Budget, most: int = 2) -> None:

@@ -101,7 +101,7 @@ class Watch:
     alternating signal does not escape. Leaving takes `LEAVE_SAMPLES` in a row below the
     lower limit, twice as many each time the signal came back within 30 samples of the last
     leave: a signal that returns because relief was taken away keeps its relief longer and
-    longer instead of flapping.
+    longer instead of flapping. Weakness: one that returns for another reason does as well.
     """
 
     def __init__(self, rule: Rule) -> None:

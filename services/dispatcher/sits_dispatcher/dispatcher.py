@@ -398,7 +398,9 @@ class Dispatcher:
         """Whether a failed micro-batch gets another chance; inference has no side effects."""
         if outcome is Outcome.SUCCESS or not self.table.others(job.model, {job.executor}):
             return False
-        return self.guard.may_retry(job, outcome, now_ns(), self._settings.dispatcher_max_moves)
+        rows, most = job.header.rows, self._settings.dispatcher_max_moves
+        run_ns = rows * self.placer.row_ns(job.model, rows)
+        return self.guard.may_retry(job, outcome, now_ns(), most, run_ns)
 
     def _choose(self, job: Job, unreachable: list[str], now: int) -> Placed | None:
         """Not an executor that fails, unless all that serve the model do: then any is better

@@ -82,12 +82,14 @@ class Guard:
         self._breakers.forget(executor)
         self._outliers.forget(executor)
 
-    def may_retry(self, job: Job, outcome: Outcome, now: int, most_moves: int) -> bool:
-        """Whether a failed micro-batch may be tried on another executor."""
+    def may_retry(
+        self, job: Job, outcome: Outcome, now: int, most_moves: int, run_ns: float
+    ) -> bool:
+        """Whether a failed micro-batch may be tried on another executor, for `run_ns`."""
         if job.moves >= most_moves:
             return False
         deadline_ns = job.header.latest_deadline_unix_ns
-        return self._retries.allow(outcome, job.moves + 1, now, deadline_ns, 0.0)
+        return self._retries.allow(outcome, job.moves + 1, now, deadline_ns, run_ns)
 
     def break_circuits(self, now: int) -> None:
         """Governance degrades: do not wait for five faults in a row where faults are frequent."""
