@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer import BadParameter
 
 from sits_cli.client import CliError
 from sits_cli.commands import bench
@@ -17,7 +18,7 @@ def test_scripts_are_benchmarks_and_options_are_theirs(tmp_path: Path) -> None:
 
 def test_an_unknown_one_is_refused_with_those_there_are(tmp_path: Path) -> None:
     (tmp_path / "a.py").touch()
-    with pytest.raises(CliError, match="there are a"):
+    with pytest.raises(BadParameter, match="there are a"):
         bench.command(tmp_path, "b", [])
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sits_cli.client import Place, failed
 from sits_cli.testing import FakeControl, FakeFront, FakeTopology, peer
 from sits_protos.v1 import control_pb2 as pb
 from sits_protos.v1 import topology_pb2 as tp
@@ -151,6 +152,7 @@ def test_infer_of_an_unknown_model_gives_the_front_doors_words(sits: Sits, serve
     outcome = sits("infer", "nope", "--front", serve(FakeFront()))
     assert outcome.status == 1
     assert "unknown model: 'nope'" in outcome.err
+    assert "`sits models` lists what there is" in outcome.err
 
 
 # topology
@@ -386,8 +388,29 @@ def test_addresses_come_from_the_environment(
     assert sits("switch", "topo_aware").status == 0
 
 
+@pytest.mark.parametrize(
+    "details",
+    [
+        "errors resolving nowhere:1: [field:hostname lookup error: Domain name not found]",
+        "DNS resolution failed for nowhere:1: C-ares status is not ARES_SUCCESS",
+    ],
+)
+def test_a_host_that_nobody_knows_is_named_with_the_option(details: str) -> None:
+    error = failed("UNAVAILABLE", details, Place("dispatcher", "nowhere:1", "--dispatcher"))
+    assert str(error) == (
+        "the host of the dispatcher at nowhere:1 is not known here: "
+        "name another one with --dispatcher"
+    )
+
+
 def test_an_unknown_command_is_wrong_usage(sits: Sits) -> None:
     assert sits("dance").status == 2
+
+
+def test_an_unknown_benchmark_is_wrong_usage_and_is_told_those_there_are(sits: Sits) -> None:
+    outcome = sits("bench", "dance")
+    assert outcome.status == 2
+    assert "mesh" in outcome.err
 
 
 # up

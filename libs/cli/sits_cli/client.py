@@ -62,6 +62,11 @@ def rpc_failed(error: grpc.RpcError, place: Place) -> CliError:
 def failed(code: str, details: str, place: Place) -> CliError:
     """The error for a call that ended with gRPC status `code`."""
     said = safe_text(details).strip()
+    if code == "UNAVAILABLE" and _unknown_host(details):
+        another = f": name another one with {place.option}" if place.option else ""
+        return CliError(
+            f"the host of the {place.role} at {place.address} is not known here{another}"
+        )
     if code == "UNAVAILABLE" and unreachable(details):
         return CliError(nobody_at(place))
     if code == "UNAUTHENTICATED":
@@ -84,5 +89,10 @@ def nobody_at(place: Place) -> str:
 def unreachable(details: str) -> bool:
     """Whether a status UNAVAILABLE is gRPC's own: it found nobody who could answer."""
     text = details.lower()
-    signs = ("failed to connect", "connection refused", "dns resolution failed", "socket closed")
+    signs = ("failed to connect", "connection refused", "socket closed")
     return any(sign in text for sign in signs)
+
+
+def _unknown_host(details: str) -> bool:
+    """The words differ between versions of gRPC."""
+    return "errors resolving" in details or "DNS resolution failed" in details

@@ -38,7 +38,8 @@ def connected(place: Place) -> Iterator[Client]:
         yield client
     except InferenceServerException as error:
         code = (error.status() or "").rpartition(".")[2] or "UNKNOWN"
-        raise failed(code, error.message() or "", place) from None
+        hint = ": `sits models` lists what there is" if code == "NOT_FOUND" else ""
+        raise failed(code, (error.message() or "") + hint, place) from None
     finally:
         client.close()
 

@@ -72,7 +72,8 @@ class Gangs:
     ) -> Chosen:  # fmt: skip
         """Raises `InvalidArgument` for a size that is none, `Unavailable` when none is free."""
         if wanted.size not in SIZES:
-            raise InvalidArgument(f"size is {wanted.size}, expected one of {SIZES}")
+            shown = ", ".join(map(str, SIZES))
+            raise InvalidArgument(f"size is {wanted.size}, expected one of {shown}")
         self._let_go(linked, now_s)
         cluster = Cluster(list(_nodes(wanted, snapshots)))
         names = [name for node in cluster.nodes for name in node.devices]

@@ -31,10 +31,10 @@ def bench(
 
 
 def command(folder: Path, name: str, args: list[str]) -> list[str]:
-    """What to run. Raises `CliError` for an unknown name, or without a checkout."""
+    """What to run. An unknown name is wrong usage; raises `CliError` without a checkout."""
     known = benchmarks(folder)
     if name not in known:
-        raise CliError(f"no benchmark {name}: there are {', '.join(known)}")
+        raise typer.BadParameter(f"no benchmark {name}: there are {', '.join(known)}")
     return [sys.executable, str(known[name]), *args]
 
 

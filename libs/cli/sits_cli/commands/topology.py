@@ -107,7 +107,7 @@ def _link(link: pb.DeviceLink) -> tuple[str | Text, ...]:
 
 
 def _weight(weight: pb.AffinityWeight) -> tuple[str, ...]:
-    cost = duration(weight.cost_s_per_mb) if weight.cost_s_per_mb else "?"
+    cost = duration(weight.cost_s_per_mb) if weight.cost_s_per_mb else "0"  # to itself
     return getattr(weight, "from"), weight.to, f"{weight.weight:.3f}", cost
 
 
