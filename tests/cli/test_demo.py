@@ -133,10 +133,10 @@ def span(service: str, name: str, start: int, end: int) -> Span:
 
 
 def test_stages_come_in_the_order_of_a_requests_life() -> None:
-    found = [span("executor", "infer", 0, 4), span("preprocess", "queue", 0, 2)]
-    assert [stage.name for stage in stages.summarize(found)] == [
-        "preprocess.queue", "executor.infer",
-    ]  # fmt: skip
+    life = [("preprocess", "queue"), ("dispatcher", "receive"), ("executor", "infer"),
+            ("dispatcher", "return"), ("preprocess", "answer")]  # fmt: skip
+    found = [span(*stage, 0, 2) for stage in sorted(life)]
+    assert [s.name for s in stages.summarize(found)] == [".".join(stage) for stage in life]
 
 
 def test_a_trace_without_one_of_the_services_is_not_right() -> None:

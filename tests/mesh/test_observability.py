@@ -1,4 +1,5 @@
-"""Alerts and the dashboard ask for what a running mesh exports: names, labels and all."""
+"""Alerts and the dashboard ask for what a running mesh exports: names, labels and all.
+The tables of metrics in the READMEs list it, and nothing else."""
 
 import json
 import re
@@ -18,7 +19,8 @@ from sits_cli.testing_mesh import tensor
 
 pytestmark = pytest.mark.mesh
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
 SUFFIXES = {
     "counter": ("_total",),
     "gauge": ("",),
@@ -26,6 +28,16 @@ SUFFIXES = {
 }
 PROMETHEUS_OWN = {"job", "instance"}
 """Labels that the scrape adds."""
+
+NOT_HERE = {
+    "sits_executor_gpu_memory_bytes",  # with a model on a GPU
+    "sits_topology_measured_age_seconds",  # with the file of a probe
+    "sits_response_cache_lookups_total",  # with a response cache, as the next ones
+    "sits_response_cache_unkept_total",
+    "sits_response_cache_bytes",
+    "sits_response_cache_answers",
+}
+"""Documented, and exported only by a mesh that has more than this one."""
 
 Labels = Mapping[str, Set[str]]
 
@@ -66,3 +78,22 @@ def test_a_query_asks_for_series_that_are_exported(exported: Labels, query: str)
     known = set().union(PROMETHEUS_OWN, *(exported[name] for name in names))
     without_samples = not any(exported[name] for name in names)
     assert labels <= known or without_samples
+
+
+def documented() -> set[str]:
+    """Names in the first column of the tables of metrics, a histogram's without a suffix."""
+    names = set[str]()
+    for readme in [*ROOT.glob("services/*/README.md"), *ROOT.glob("libs/*/README.md")]:
+        for table in readme.read_text().split("| metric | labels |")[1:]:
+            rows = table.partition("\n\n")[0]
+            first_cells = re.findall(r"^\| (`[^|]*) \|", rows, re.MULTILINE)
+            names |= set(re.findall(r"`(sits_\w+)`", " ".join(first_cells)))
+    return names
+
+
+def test_the_tables_of_metrics_list_what_is_exported_and_nothing_else(exported: Labels) -> None:
+    ours = {name for name in exported if name.startswith("sits_")}
+    families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in ours}
+    exported_names = {name for name in families if not name.endswith("_created")}
+    assert sorted(exported_names - documented()) == []
+    assert documented() - exported_names == NOT_HERE

@@ -22,8 +22,9 @@ TRAVEL = "between services"
 REQUESTS, AT_ONCE = 200, 8
 SERVICES = {"preprocess", "dispatcher", "executor", "topology"}
 ORDER = (
-    ROOT_NAME, "preprocess.queue", "dispatcher.place", "executor.queue", "executor.input",
-    "executor.infer", "executor.output",
+    ROOT_NAME, "preprocess.queue", "dispatcher.receive", "dispatcher.place", "dispatcher.send",
+    "executor.queue", "executor.input", "executor.infer", "executor.output", "dispatcher.return",
+    "preprocess.answer",
 )  # fmt: skip
 
 
