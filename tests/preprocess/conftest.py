@@ -18,6 +18,7 @@ from sits_preprocess.fake_engine import FakeEngine, default_models
 from sits_preprocess.front import Front, build
 from sits_preprocess.repository import Repository
 from sits_preprocess.settings import PreprocessSettings
+from sits_preprocess.testing_engine import World
 from sits_protos.v1.control_pb2_grpc import ControlStub
 
 
@@ -110,3 +111,11 @@ def serve(transport: str) -> Iterator[Serve]:
     yield start
     for served in running:
         served.stop()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """An engine without a front port."""
+    made = World()
+    yield made
+    made.engine.stop()
