@@ -5,8 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from onnx import TensorProto, helper
 
 from sits_core.drain import Drain
@@ -91,6 +94,16 @@ class Running:
         self.address = settings.executor_bind
         self.metrics_url = f"http://{settings.executor_metrics_bind}/metrics"
         self.thread = threading.Thread(target=serve, args=(settings, self.stop), daemon=True)
+
+    def metrics(self) -> str:
+        with urlopen(self.metrics_url, timeout=TIMEOUT_S) as answer:  # noqa: S310 - our own
+            return answer.read().decode()
+
+    def health(self) -> str:
+        with grpc.insecure_channel(self.address) as channel:
+            ask, stub = health_pb2.HealthCheckRequest(), health_pb2_grpc.HealthStub(channel)
+            answer = stub.Check(ask, wait_for_ready=True, timeout=TIMEOUT_S)
+        return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
 
 
 class Gate:

@@ -1,6 +1,5 @@
 """An executor in front of a Triton server: its models as ours, its errors as ours, its absence."""
 
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -153,13 +152,9 @@ def test_what_it_counted_is_among_our_metrics(behind):
         dispatcher.wait_ready("double")
         run(dispatcher, 1, X)
 
-        def page() -> str:
-            with urllib.request.urlopen(running.metrics_url, timeout=TIMEOUT_S) as answer:  # noqa: S310
-                return answer.read().decode()
-
         label = '{model="double",version="1"}'
-        wait_until(lambda: f"sits_executor_triton_inferences_total{label} 1.0" in page())
-        assert f"sits_executor_triton_queue_seconds_total{label} 2.0" in page()
+        wait_until(lambda: f"sits_executor_triton_inferences_total{label} 1.0" in running.metrics())
+        assert f"sits_executor_triton_queue_seconds_total{label} 2.0" in running.metrics()
 
 
 # Types and parameters

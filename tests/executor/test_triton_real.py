@@ -17,7 +17,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from sits_core.testing import free_port, wait_until
-from sits_executor.testing import TIMEOUT_S, FakeDispatcher, arrays_of, batch
+from sits_executor.testing import FakeDispatcher, arrays_of, batch
 from sits_protos.v1 import control_pb2
 from sits_protos.v1.control_pb2_grpc import ControlStub
 
@@ -148,15 +148,9 @@ def _loads(stub: Any, dispatcher: FakeDispatcher) -> None:
 
 
 def _statistics(running: Any) -> None:
-    import urllib.request
-
-    def page() -> str:
-        with urllib.request.urlopen(running.metrics_url, timeout=TIMEOUT_S) as answer:  # noqa: S310
-            return str(answer.read().decode())
-
     def counted() -> float:
         name = 'sits_executor_triton_inferences_total{model="double",version="1"} '
-        lines = [line for line in page().splitlines() if line.startswith(name)]
+        lines = [line for line in running.metrics().splitlines() if line.startswith(name)]
         return float(lines[0].removeprefix(name)) if lines else 0.0
 
     wait_until(lambda: counted() >= 21)

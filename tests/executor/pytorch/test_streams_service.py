@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import threading
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +97,7 @@ def test_batches_come_back_right_through_streams_and_graphs(
         for number, x in enumerate(inputs):
             y = arrays_of(dispatcher.result(number))["y"]
             np.testing.assert_allclose(y, expected(module, x), rtol=1e-5, atol=1e-6)
-        with urllib.request.urlopen(running.metrics_url) as answer:  # noqa: S310 - our own
-            text = answer.read().decode()
+        text = running.metrics()
     assert 'sits_executor_graphs{model="m"} 8.0' in text
     assert 'sits_executor_graph_replays_total{model="m"} 40.0' in text
     assert "sits_executor_streams_running 0.0" in text
