@@ -1,6 +1,6 @@
 """Batch forming: when a queue of requests becomes a batch, and what goes into it."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
@@ -207,7 +207,3 @@ class BatchQueue(Generic[T]):
     def _last_call_ns(self, capacity: Capacity) -> int:
         """Latest moment to send for the earliest deadline to be met."""
         return self._queue.earliest_deadline_ns() - 2 * capacity.service_ns
-
-
-BatchKey = Hashable
-"""Requests with equal keys may share a run: same inputs, inner shapes and parameters."""

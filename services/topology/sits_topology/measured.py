@@ -8,7 +8,7 @@ their nominal figures, so that a probe of yesterday never hides a link that was 
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -62,11 +62,6 @@ class Measured:
 def _same_path(found: MeasuredLink, link: Link) -> bool:
     known = link.knowledge is not Knowledge.DEGRADED
     return known and found.kind == link.kind.name and found.lanes == (link.lanes or 0)
-
-
-def link_rows(links: list[MeasuredLink]) -> list[dict[str, object]]:
-    """As they stand in the file."""
-    return [asdict(link) for link in links]
 
 
 def read_measured(path: Path) -> Measured:
