@@ -34,8 +34,8 @@ from sits_core.metrics import ProcessRegistry
 from sits_core.settings import load
 from sits_core.tracing import Tracer
 from sits_core.tuning import tune
-from sits_dispatcher.__main__ import build_mesh
-from sits_dispatcher.__main__ import hello as dispatcher_hello
+from sits_dispatcher.app import build_mesh
+from sits_dispatcher.app import hello as dispatcher_hello
 from sits_dispatcher.mesh import Mesh
 from sits_dispatcher.settings import DispatcherSettings
 from sits_executor.executor import Executor

@@ -12,9 +12,9 @@ from sits_cli.ports import free_ports
 from sits_core.metrics import ProcessRegistry
 from sits_core.settings import load
 from sits_core.tracing import Tracer
-from sits_dispatcher.__main__ import build_mesh, hello
 from sits_dispatcher.admin import build
 from sits_dispatcher.admin_server import AdminServer
+from sits_dispatcher.app import build_mesh, hello
 from sits_dispatcher.mesh import Mesh
 from sits_dispatcher.settings import DispatcherSettings
 

@@ -7,7 +7,7 @@ import pytest
 from sits_core.metrics import ProcessRegistry
 from sits_core.settings import load
 from sits_core.tracing import Tracer
-from sits_dispatcher.__main__ import build_mesh, hello
+from sits_dispatcher.app import build_mesh, hello
 from sits_dispatcher.settings import DispatcherSettings
 from sits_dispatcher.testing import Wire
 from sits_protos.v1.link_pb2 import (

@@ -6,7 +6,7 @@ from sits_core.metrics import ProcessRegistry
 from sits_core.settings import load
 from sits_core.testing import MemoryRegistry
 from sits_core.tracing import Tracer
-from sits_dispatcher.__main__ import build_mesh, hello
+from sits_dispatcher.app import build_mesh, hello
 from sits_dispatcher.mesh import Mesh
 from sits_dispatcher.settings import DispatcherSettings
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-OURS = "import sits_preprocess.front, sits_preprocess.__main__"
+OURS = "import sits_preprocess.front, sits_preprocess.app"
 THEIRS = "import tritonclient.grpc, tritonclient.grpc.aio"
 CHECK = """
 from sits_protos.oip.grpc_service_pb2 import ModelInferRequest as ours

@@ -13,7 +13,7 @@ import pytest
 import tritonclient.grpc as triton
 
 from sits_core.testing import free_port, wait_until
-from sits_preprocess.__main__ import drain
+from sits_preprocess.app import drain
 from sits_preprocess.dispatchers import split_addresses
 from sits_preprocess.workers import shifted
 from sits_protos.v1 import control_pb2, control_pb2_grpc
