@@ -1,4 +1,4 @@
-"""An admin port as a dispatcher serves it, without the rest of the dispatcher."""
+"""An admin port without the rest of the dispatcher, and the dispatcher's time."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -9,8 +9,10 @@ import pytest
 from fastapi import FastAPI
 
 from sits_cli.ports import free_ports
+from sits_core.clock import now_ns
 from sits_core.metrics import ProcessRegistry
 from sits_core.settings import load
+from sits_core.testing import FakeClock
 from sits_core.tracing import Tracer
 from sits_dispatcher.admin import build
 from sits_dispatcher.admin_server import AdminServer
@@ -62,3 +64,12 @@ def admin(serve: Serve) -> Admin:
         return serve(build(mesh, chosen, ProcessRegistry()))
 
     return start
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    """The dispatcher's time, moved by hand."""
+    made = FakeClock(now_ns())
+    for module in ("dispatcher", "pending", "job"):
+        monkeypatch.setattr(f"sits_dispatcher.{module}.now_ns", made)
+    return made

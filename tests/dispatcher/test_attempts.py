@@ -3,6 +3,7 @@
 import pytest
 
 from sits_core.clock import now_ns
+from sits_core.testing import FakeClock
 from sits_dispatcher.testing import World
 from sits_protos.v1.common_pb2 import Error, PayloadRef, Tensor
 from sits_protos.v1.link_pb2 import LinkMessage, ResultHeader
@@ -201,29 +202,8 @@ class TestHedges:
 RESET_S = 5.0
 
 
-class Clock:
-    """The dispatcher's time, moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = now_ns()
-
-    def __call__(self) -> int:
-        return self.now
-
-    def pass_s(self, seconds: float) -> None:
-        self.now += int(seconds * S)
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    for module in ("dispatcher", "pending", "job"):
-        monkeypatch.setattr(f"sits_dispatcher.{module}.now_ns", made)
-    return made
-
-
-@pytest.fixture
-def tripped(clock: Clock) -> World:
+def tripped(clock: FakeClock) -> World:
     """`a` has failed until its breaker opened; `b` is well."""
     world = World("a", "b", slots=200)
     for number in range(20):
@@ -248,9 +228,9 @@ class TestProbes:
         assert fifty(tripped) == 0
 
     def test_brk_01_after_it_one_copy_of_fifty_does_and_no_client_waits_for_it(
-        self, tripped: World, clock: Clock
+        self, tripped: World, clock: FakeClock
     ) -> None:
-        clock.pass_s(RESET_S)
+        clock.advance(RESET_S)
         assert fifty(tripped) == 1
         for own_id in tripped.open("b"):
             tripped.answer("b", own_id)
@@ -259,9 +239,9 @@ class TestProbes:
 
     @pytest.mark.parametrize("end", [CANCELLED, LATE, WRONG])
     def test_brk_01_a_probe_that_ends_in_any_way_makes_room_for_the_next(
-        self, tripped: World, clock: Clock, end: Error
+        self, tripped: World, clock: FakeClock, end: Error
     ) -> None:
-        clock.pass_s(RESET_S)
+        clock.advance(RESET_S)
         assert fifty(tripped) == 1
         tripped.fail("a", end)
         assert fifty(tripped) == 1
@@ -271,29 +251,29 @@ class TestProbes:
         assert tripped.idle()
 
     def test_brk_01_a_hanging_probe_makes_room_after_the_reset_time(
-        self, tripped: World, clock: Clock
+        self, tripped: World, clock: FakeClock
     ) -> None:
-        clock.pass_s(RESET_S)
+        clock.advance(RESET_S)
         assert [fifty(tripped), fifty(tripped)] == [1, 0]
-        clock.pass_s(RESET_S)
+        clock.advance(RESET_S)
         assert fifty(tripped) == 1
 
     def test_brk_01_the_breaker_closes_with_the_first_probe_that_succeeds(
-        self, tripped: World, clock: Clock
+        self, tripped: World, clock: FakeClock
     ) -> None:
-        clock.pass_s(RESET_S)
+        clock.advance(RESET_S)
         assert fifty(tripped) == 1
         answer_all(tripped)
-        clock.pass_s(RESET_S)
-        tripped.dispatcher.guard.look(clock.now)
+        clock.advance(RESET_S)
+        tripped.dispatcher.guard.look(clock.unix_ns)
         gauge = "sits_dispatcher_breaker"
         assert tripped.registry.get_sample_value(gauge, {"instance": "a"}) == 0
         assert fifty(tripped) == 25
         answer_all(tripped)
         assert tripped.idle()
 
-    def test_a_failing_probe_costs_nobody_an_answer(self, tripped: World, clock: Clock) -> None:
-        clock.pass_s(RESET_S)
+    def test_a_failing_probe_costs_nobody_an_answer(self, tripped: World, clock: FakeClock) -> None:
+        clock.advance(RESET_S)
         fifty(tripped)
         tripped.fail("a", BROKEN)
         assert fifty(tripped) == 0, "it is open again"
@@ -302,9 +282,9 @@ class TestProbes:
         assert tripped.idle()
 
     def test_a_probe_on_a_lost_executor_is_missed_by_nobody(
-        self, tripped: World, clock: Clock
+        self, tripped: World, clock: FakeClock
     ) -> None:
-        clock.pass_s(RESET_S)
+        clock.advance(RESET_S)
         fifty(tripped)
         tripped.lose("a")
         answer_all(tripped)
@@ -312,10 +292,10 @@ class TestProbes:
         assert tripped.idle()
 
     def test_when_the_healthy_one_fails_nobody_waits_for_the_probe(
-        self, tripped: World, clock: Clock
+        self, tripped: World, clock: FakeClock
     ) -> None:
         tripped.join("c", slots=200)
-        clock.pass_s(RESET_S)
+        clock.advance(RESET_S)
         tripped.send(1)
         (healthy,) = (name for name in ("b", "c") if tripped.open(name))
         tripped.fail(healthy, BROKEN)

@@ -4,28 +4,12 @@ import random
 
 import pytest
 
-from sits_core.clock import now_ns
+from sits_core.testing import FakeClock
 from sits_dispatcher.testing import World
 from sits_protos.v1.link_pb2 import ResultHeader, StageTimes
 
 MS = 1_000_000
 S = 1_000_000_000
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = now_ns()
-
-    def __call__(self) -> int:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    for module in ("dispatcher", "pending", "job"):
-        monkeypatch.setattr(f"sits_dispatcher.{module}.now_ns", made)
-    return made
 
 
 def answer_all(world: World) -> None:
@@ -36,19 +20,19 @@ def answer_all(world: World) -> None:
         world.dispatcher.result("a", header.SerializeToString(), memoryview(b""))
 
 
-def trips(world: World, clock: Clock, stdev_ms: float, count: int = 80) -> None:
+def trips(world: World, clock: FakeClock, stdev_ms: float, count: int = 80) -> None:
     """`count` micro-batches, each of which runs 1 ms, on ways that tremble by so much."""
     rng = random.Random(2)
     for number in range(count):
         world.send(number)
-        world.dispatcher.expire(clock.now)
+        world.dispatcher.expire(clock.unix_ns)
         while not world.open("a"):
-            clock.now += 10 * MS
-            world.dispatcher.expire(clock.now)
-        clock.now += int(max(1.0, rng.gauss(200.0, stdev_ms)) * MS) + MS
+            clock.unix_ns += 10 * MS
+            world.dispatcher.expire(clock.unix_ns)
+        clock.unix_ns += int(max(1.0, rng.gauss(200.0, stdev_ms)) * MS) + MS
         answer_all(world)
-    clock.now += S
-    world.dispatcher.expire(clock.now)
+    clock.unix_ns += S
+    world.dispatcher.expire(clock.unix_ns)
     world.front_wire.raw.clear()
 
 
@@ -63,7 +47,7 @@ def sent_at_once(world: World) -> int:
     return len(world.executors["a"].batches()) - before
 
 
-def test_a_steady_way_is_not_slowed(clock: Clock) -> None:
+def test_a_steady_way_is_not_slowed(clock: FakeClock) -> None:
     world = World("a", slots=9)
     trips(world, clock, stdev_ms=2.0)
     assert gauge(world, "send_rate") == 1.0
@@ -71,19 +55,19 @@ def test_a_steady_way_is_not_slowed(clock: Clock) -> None:
     assert sent_at_once(world) == 6
 
 
-def test_a_trembling_way_is_sent_to_evenly_and_all_gets_there(clock: Clock) -> None:
+def test_a_trembling_way_is_sent_to_evenly_and_all_gets_there(clock: FakeClock) -> None:
     world = World("a", slots=9)
     trips(world, clock, stdev_ms=45.0)
     assert gauge(world, "send_rate") == pytest.approx(0.3)
     assert sent_at_once(world) == 1
     for _ in range(100):
-        clock.now += 50 * MS
-        world.dispatcher.expire(clock.now)
+        clock.unix_ns += 50 * MS
+        world.dispatcher.expire(clock.unix_ns)
     assert len(world.open("a")) == 6
     assert world.dispatcher.counts() == (6, 0)
 
 
-def test_who_has_nothing_to_do_is_not_held_back(clock: Clock) -> None:
+def test_who_has_nothing_to_do_is_not_held_back(clock: FakeClock) -> None:
     """Without: until the next look at the clock, 50 ms later at most, nobody works."""
     world = World("a", slots=9)
     trips(world, clock, stdev_ms=45.0)
@@ -94,7 +78,7 @@ def test_who_has_nothing_to_do_is_not_held_back(clock: Clock) -> None:
     assert world.dispatcher.counts() == (1, 3)
 
 
-def test_others_get_what_a_trembling_one_must_wait_for(clock: Clock) -> None:
+def test_others_get_what_a_trembling_one_must_wait_for(clock: FakeClock) -> None:
     world = World("a", slots=9)
     trips(world, clock, stdev_ms=45.0)
     world.executors["b"] = world.join("b", slots=9)
@@ -102,7 +86,7 @@ def test_others_get_what_a_trembling_one_must_wait_for(clock: Clock) -> None:
     assert len(world.open("b")) == 5
 
 
-def test_it_is_over_when_the_way_is_steady_again(clock: Clock) -> None:
+def test_it_is_over_when_the_way_is_steady_again(clock: FakeClock) -> None:
     world = World("a", slots=9)
     trips(world, clock, stdev_ms=45.0)
     trips(world, clock, stdev_ms=1.0)
@@ -110,7 +94,7 @@ def test_it_is_over_when_the_way_is_steady_again(clock: Clock) -> None:
     assert sent_at_once(world) == 6
 
 
-def test_it_may_be_switched_off(clock: Clock) -> None:
+def test_it_may_be_switched_off(clock: FakeClock) -> None:
     world = World("a", slots=9, dispatcher_jitter_control=False)
     trips(world, clock, stdev_ms=60.0)
     assert gauge(world, "send_rate") is None

@@ -325,18 +325,24 @@ def test_every_change_raises_the_revision_and_is_told(repository: Path, models: 
     assert len(told) == 3
 
 
-def test_the_backend_is_closed_after_its_last_batch(
-    repository: Path, models: Executor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed = threading.Event()
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once a backend is closed."""
+    told = threading.Event()
     real = choice.BACKENDS["builtin"]
 
     def closing(spec: Any) -> Any:
         backend = real.load(spec)
-        backend.close = closed.set
+        backend.close = told.set
         return backend
 
     monkeypatch.setitem(choice.BACKENDS, "builtin", real._replace(load=closing))
+    return told
+
+
+def test_the_backend_is_closed_after_its_last_batch(
+    repository: Path, models: Executor, closed: threading.Event
+) -> None:
     write_model(repository, "m", builtin_config("identity", instances=2))
     load(models, "m")
     assert not closed.is_set()
@@ -345,17 +351,8 @@ def test_the_backend_is_closed_after_its_last_batch(
 
 
 def test_a_failed_warm_up_closes_the_backend(
-    repository: Path, models: Executor, monkeypatch: pytest.MonkeyPatch
+    repository: Path, models: Executor, closed: threading.Event
 ) -> None:
-    closed = threading.Event()
-    real = choice.BACKENDS["builtin"]
-
-    def closing(spec: Any) -> Any:
-        backend = real.load(spec)
-        backend.close = closed.set
-        return backend
-
-    monkeypatch.setitem(choice.BACKENDS, "builtin", real._replace(load=closing))
     warmup = (
         '\nmodel_warmup { name: "w" batch_size: 1 inputs { key: "x" value '
         "{ data_type: TYPE_FP32 dims: 2 zero_data: true } } }"
