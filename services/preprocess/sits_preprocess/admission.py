@@ -147,4 +147,6 @@ def batch_key(
     if signature.max_batch_size <= 0 or (signature.fixed and not parameters):
         return ()
     shapes = tuple([(tensor.name, tensor.shape[1:]) for tensor in inputs])
-    return shapes, tuple(sorted(parameters.items())) if parameters else ()
+    # By type and text: to Python 1, True and 1.0 are equal, and so are 0.0 and -0.0.
+    given = [(name, type(value), repr(value)) for name, value in parameters.items()]
+    return shapes, frozenset(given)
