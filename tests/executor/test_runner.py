@@ -83,7 +83,7 @@ class Bench:
     def run(self, message: LinkMessage, before: Callable[[Any], object] = id) -> LinkMessage:
         own = batches.from_message(message, now_ns(), self.answer, "link")
         before(own)
-        self.runner.run(own)
+        self.whole = self.runner.run(own)
         assert len(self.answers) == 1, "every batch gets exactly one answer"
         return self.answers.pop()
 
@@ -129,6 +129,9 @@ def test_a_single_failing_request_is_not_run_twice(bench: Any) -> None:
     own = bench()
     assert reasons(own.run(batch(1, "m", [x(BAD)]))) == ["MODEL_FAILED"]
     assert own.model.runs == [1]
+    assert not own.whole
+    own.run(batch(2, "m", [x(1)]))
+    assert own.whole
 
 
 def test_a_models_exception_shows_its_first_line_without_path_or_traceback(bench: Any) -> None:
@@ -186,6 +189,7 @@ def test_a_batch_nobody_waits_for_is_not_even_staged(bench: Any) -> None:
     assert result.result.times.infer_started == 0
     assert result.result.execution == 0
     assert own.metric("dropped_total", reason="DEADLINE_EXCEEDED_IN_QUEUE") == 1
+    assert not own.whole
 
 
 def test_a_cancel_during_staging_is_seen_right_before_the_launch(bench: Any, tmp_path: Any) -> None:

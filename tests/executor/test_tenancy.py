@@ -211,11 +211,12 @@ def test_each_class_has_its_own_instances_which_run_its_batches_only() -> None:
     queue, ran, stuck = BatchQueue(8), list[tuple[str, str]](), threading.Event()
     tiers = {"gold": "g", "silver": "s"}
 
-    def run(one: Batch) -> None:
+    def run(one: Batch) -> bool:
         lane = threading.current_thread().name.split()[1]
         if one.header.tenant == "gold":
             stuck.wait(TIMEOUT_S)
         ran.append((lane, one.header.tenant))
+        return True
 
     lanes = [
         Lane(name, lambda: None, lambda b, name=name: b.header.tenant == name) for name in tiers

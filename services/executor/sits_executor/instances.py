@@ -34,7 +34,8 @@ class Lane:
 class Instances:
     """Each takes the next batch when it has finished one. With `lanes`, each lane has as many.
 
-    Closing the queue lets what was accepted finish; then the last thread calls `closed`.
+    Closing the queue lets what was accepted finish; then the last thread calls `closed`. `run` says
+    whether all of the batch ran: what is dropped or refused tells nothing of how long runs take.
 
     `never_waits`: runs only compute. Then a batch that finds an instance idle runs on the thread
     that brings it, in the instance's place, if the last ones of its size were short.
@@ -45,7 +46,7 @@ class Instances:
         name: str,
         count: int,
         queue: BatchQueue,
-        run: Callable[[Batch], None],
+        run: Callable[[Batch], bool],
         closed: Callable[[], None],
         lanes: Sequence[Lane] = (),
         *,
@@ -82,15 +83,15 @@ class Instances:
             self._closed()
 
     def _run_one(self, batch: Batch) -> None:
-        started_ns = now_ns()
+        started_ns, whole = now_ns(), False
         try:
-            self._run(batch)
+            whole = self._run(batch)
         except Exception:  # the thread must outlive whatever escaped
             log.exception("instance.broken", batch=repr(batch))
-        if now_ns() - started_ns < SHORT_NS:
-            self._short_rows = max(self._short_rows, batch.rows)
-        else:
+        if now_ns() - started_ns >= SHORT_NS:
             self._short_rows = min(self._short_rows, batch.rows - 1)
+        elif whole:
+            self._short_rows = max(self._short_rows, batch.rows)
 
     def _run_here(self, batch: Batch) -> bool:
         """On the calling thread. False when it is to be queued."""

@@ -54,10 +54,11 @@ class Runner:
         self._instance, self._executions = instance, executions
         self.lost: Callable[[DeviceLost], object] = lambda _: None
 
-    def run(self, batch: Batch) -> None:
-        """Always answers the batch, never raises."""
+    def run(self, batch: Batch) -> bool:
+        """Always answers the batch, never raises. Whether all of its requests ran, and well."""
         run = Run(Stages(batch.received_ns, input=now_ns()))
         self.complete(batch, run, lambda: self._execute(batch, run))
+        return not run.errors
 
     def complete(self, batch: Batch, run: Run, last_step: Callable[[], None]) -> None:
         """Answers with what the step makes of `run`, or with what it raises."""

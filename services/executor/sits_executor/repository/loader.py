@@ -45,7 +45,7 @@ from sits_protos.oip.model_config_pb2 import ModelConfig
 
 log = structlog.get_logger()
 
-RunBatch = Callable[[Batch], None]
+RunBatch = Callable[[Batch], bool]
 MakeRunner = Callable[[Contract, Backend], RunBatch]
 ServeStreams = Callable[[Contract, StreamBackend, int, int, Callable[[], object]], BatchQueue]
 """Serves a model on the device's scheduler: gets the queue's capacity and default priority, and
