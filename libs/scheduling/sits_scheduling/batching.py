@@ -1,6 +1,6 @@
 """Batch forming: when a queue of requests becomes a batch, and what goes into it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
@@ -10,7 +10,7 @@ from sits_scheduling.entry import URGENT_PRIORITY as URGENT_PRIORITY
 from sits_scheduling.entry import Entry as Entry
 from sits_scheduling.orders import Order, Priority
 from sits_scheduling.queueing import WorkQueue
-from sits_scheduling.tenants import Tenants
+from sits_scheduling.tenants import Tenant, Tenants
 
 T = TypeVar("T")
 
@@ -181,6 +181,14 @@ class BatchQueue(Generic[T]):
 
     def waiting_cost(self, tenant: str | None = None) -> float:
         return self._queue.waiting_cost(tenant)
+
+    def least(self, of: Mapping[str, float]) -> float:
+        """The least that `of` has for anybody who waits here, see `WorkQueue.least`."""
+        return self._queue.least(of)
+
+    def waiting(self) -> list[tuple[Tenant, float]]:
+        """Who has work here, and of which cost."""
+        return self._queue.waiting()
 
     def _wait_is_over(self, now_ns: int, capacity: Capacity) -> CloseReason | None:
         policy = self.policy

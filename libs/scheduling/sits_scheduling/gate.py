@@ -158,6 +158,10 @@ class Gate:
         wait_ns = self._admission.longest_wait_ns(everything_ns / max(1, room.parallel))
         return SURE_FACTOR * (wait_ns + run.most_ns) + SURE_NS
 
+    def run_ns(self, rows: int) -> float:
+        """Of a batch of so many rows, as predicted; 0 = nothing is known."""
+        return self._run(rows).expected_ns
+
     def sent(self, rows: int) -> float:
         """A batch left. Returns what `returned` needs back."""
         expected_ns = self._run(rows).expected_ns

@@ -1,8 +1,9 @@
 """Waiting work: fair between tenants, ordered within each, never lost by a switch of the order."""
 
 import heapq
+import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Generic, TypeVar
 
@@ -191,6 +192,18 @@ class WorkQueue(Generic[T]):
         if tenant is not None:
             return self._lane(tenant).cost
         return sum(lane.cost for lane in self._lanes.values())
+
+    def least(self, of: Mapping[str, float]) -> float:
+        """The least that `of` has for anybody who waits here, 0 for names that it has not."""
+        found = math.inf
+        for name, lane in self._lanes.items():
+            if lane.length and (its := of.get(name, 0.0)) < found:
+                found = its
+        return found
+
+    def waiting(self) -> list[tuple[Tenant, float]]:
+        """Who has work here, and of which cost."""
+        return [(lane.tenant, lane.cost) for lane in self._lanes.values() if lane.length]
 
     def cost_ahead(self, tenant: str, cost: float) -> float:
         """Expected cost served before a new entry, if no more work came.

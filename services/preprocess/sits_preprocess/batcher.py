@@ -1,6 +1,7 @@
 """The queues of one model at the front door, and what it may send."""
 
 from collections.abc import Hashable, Sequence
+from heapq import heapify, heappop
 from typing import Final, NamedTuple
 
 from sits_core.errors import Unavailable
@@ -14,12 +15,14 @@ from sits_scheduling.batching import (
     BatchQueue,
     Capacity,
     ClosedBatch,
+    CloseReason,
     Entry,
 )
 from sits_scheduling.gate import NOTHING_NEEDED, Gate, Needs, Room
 from sits_scheduling.next_free import NextFree
 from sits_scheduling.quotas import Refusal
 from sits_scheduling.tenants import Tenants
+from sits_scheduling.turns import Turns
 
 MAX_PRIORITY: Final = 16
 """Less urgent than this is all the same: each level is a queue of its own."""
@@ -39,7 +42,7 @@ class Ran(NamedTuple):
 
 
 class ModelBatcher:
-    """One queue per batch key; the one whose head waited longest goes first.
+    """One queue per batch key; tenants take `Turns` among them.
 
     Not thread-safe: the engine's lock covers it.
     """
@@ -50,6 +53,7 @@ class ModelBatcher:
         self.gate = gate
         self._policy, self._max_queue, self._tenants = policy, max_queue, tenants
         self._queues: dict[Hashable, BatchQueue[Request]] = {}
+        self._turns = Turns(tenants)
         self._spare: BatchQueue[Request] | None = None
         self._entries: dict[Request, Entry[Request]] = {}
         self.next_free = NextFree()
@@ -114,10 +118,14 @@ class ModelBatcher:
             request.tenant,
         )
         queue.add(entry)
+        self._turns.came(request.tenant)
 
     def cost_ahead(self, tenant: str, cost: float) -> float:
         """Rows that go before a new request, over all queues."""
-        return sum([queue.cost_ahead(tenant, cost) for queue in self._queues.values()])
+        queues = self._queues.values()
+        if len(queues) > 1:
+            return self._turns.cost_ahead(queues, tenant, cost)
+        return sum([queue.cost_ahead(tenant, cost) for queue in queues])
 
     def waiting_cost(self, tenant: str) -> float:
         """Rows of a tenant's flow that wait."""
@@ -140,15 +148,34 @@ class ModelBatcher:
         """The batch to send now, or None."""
         if not self._entries or capacity.room <= 0:
             return None
-        for key, queue in self._oldest_first():
+        if len(self._queues) > 1:
+            return self._next_of_several(now, capacity)
+        ((key, queue),) = self._queues.items()
+        reason = queue.should_close(now, capacity)
+        return None if reason is None else self._take(key, queue, reason, now)[0]
+
+    def _next_of_several(self, now: int, capacity: Capacity) -> ClosedBatch[Request] | None:
+        turns, queues = self._turns, list(self._queues.items())
+        ranked = [(turns.key(queue), place) for place, (_, queue) in enumerate(queues)]
+        heapify(ranked)  # most often the first one may leave
+        while ranked:
+            (turn, _), place = heappop(ranked)
+            key, queue = queues[place]
             reason = queue.should_close(now, capacity)
             if reason is not None:
-                batch = queue.take(reason, now)
-                for request in batch.items:
-                    del self._entries[request]
-                self._forget_if_empty(key)
+                batch, entries = self._take(key, queue, reason, now)
+                run_ns = self.gate.run_ns(batch.rows) if self.gate is not None else 0.0
+                turns.took(turn, entries, run_ns, now)
                 return batch
         return None
+
+    def _take(
+        self, key: Hashable, queue: BatchQueue[Request], reason: CloseReason, now: int
+    ) -> tuple[ClosedBatch[Request], list[Entry[Request]]]:
+        batch = queue.take(reason, now)
+        entries = [self._entries.pop(request) for request in batch.items]
+        self._forget_if_empty(key)
+        return batch, entries
 
     def next_wakeup_ns(self, now: int, capacity: Capacity) -> int | None:
         times = [queue.next_wakeup_ns(now, capacity) for queue in self._queues.values()]
@@ -167,12 +194,6 @@ class ModelBatcher:
             self._learn_again_ns = now + _LEARN_EVERY_NS
             self.gate.returned(part, ran.rows, ran.instance, 0.0, run_ns, now)
         self.next_free.ran(run_ns, now)
-
-    def _oldest_first(self) -> list[tuple[Hashable, BatchQueue[Request]]]:
-        queues = list(self._queues.items())
-        if len(queues) > 1:
-            queues.sort(key=lambda item: item[1].oldest_ns())
-        return queues
 
     def _new_queue(self) -> BatchQueue[Request]:
         spare, self._spare = self._spare, None
