@@ -5,12 +5,21 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
-from sits_core.settings import Settings, SettingsError, is_loopback, load, parsed_file
+from sits_core.settings import (
+    Address,
+    Addresses,
+    Settings,
+    SettingsError,
+    is_loopback,
+    load,
+    parsed_file,
+)
 
 
 class Own(Settings):
-    executor_bind: str = Field(default="127.0.0.1:8020", description="where")
+    executor_bind: Address = Field(default="127.0.0.1:8020", description="where")
     executor_threads: int = Field(default=1, ge=1, description="how many")
+    executor_peers: Addresses = Field(default="", description="with whom")
 
 
 def test_a_field_is_its_variable() -> None:
@@ -22,6 +31,18 @@ def test_only_the_environment_given_counts(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("SITS_EXECUTOR_THREADS", "4")
     assert load(Own, "executor", {}).executor_threads == 1
     assert load(Own, "executor").executor_threads == 4
+
+
+@pytest.mark.parametrize(
+    "bind", ["127.0.0.1:0", ":8020", "[::1]:8020", "host.name:65535", "unix:/run/x.sock"]
+)
+def test_what_can_be_listened_on_is_taken(bind: str) -> None:
+    assert load(Own, "executor", {"SITS_EXECUTOR_BIND": bind}).executor_bind == bind
+
+
+def test_a_list_of_addresses_is_taken() -> None:
+    peers = "one:1, [::1]:2,"
+    assert load(Own, "executor", {"SITS_EXECUTOR_PEERS": peers}).executor_peers == peers
 
 
 def test_values_win_over_the_environment() -> None:
@@ -55,6 +76,12 @@ def test_variables_of_other_services_are_left_to_them() -> None:
         ("SITS_REDIS_PREFIX", "a b"),
         ("SITS_MAX_MESSAGE_BYTES", "1"),
         ("SITS_REFLECTION", "perhaps"),
+        ("SITS_EXECUTOR_BIND", "8020"),
+        ("SITS_EXECUTOR_BIND", "localhost"),
+        ("SITS_EXECUTOR_BIND", "localhost:http"),
+        ("SITS_EXECUTOR_BIND", "127.0.0.1:65536"),
+        ("SITS_EXECUTOR_PEERS", "dispatcher"),
+        ("SITS_EXECUTOR_PEERS", "a:1,b"),
     ],
 )
 def test_a_wrong_value_is_named(name: str, value: str) -> None:

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from functools import partial
 
 import pytest
+import structlog
 
 from sits_channel.link import Link, link_handler
 from sits_core.errors import Unavailable
@@ -126,6 +127,20 @@ def test_what_was_known_stays_in_force_without_a_name_server(start_dispatcher, f
     wait_until(lambda: listener.open == [])
     dispatchers.refresh()
     assert repr(dispatchers) == "<Dispatchers 0/1 linked>"
+
+
+def test_a_name_that_stands_for_nothing_is_named_once_each_time_it_goes(
+    start_dispatcher, front
+) -> None:
+    _, one = start_dispatcher()
+    names = Names(one)
+    with structlog.testing.capture_logs() as logs:
+        dispatchers, _ = front(names)
+        for found in (None, None, {one}, None):
+            names.found = found
+            dispatchers.refresh()
+    warned = [line for line in logs if line["event"] == "dispatchers.unknown"]
+    assert [(line["name"], line["log_level"]) for line in warned] == [(NAME, "warning")] * 2
 
 
 def test_nothing_is_linked_after_the_stop(start_dispatcher, front) -> None:

@@ -4,19 +4,47 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 SERVICES = ("preprocess", "dispatcher", "executor", "topology")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 CPUS = r"^(\d+(-\d+)?(,\d+(-\d+)?)*)?$"
 """Processors, such as 0-3,8."""
+MAX_PORT = 65_535
 
 
 class SettingsError(Exception):
     """A setting is wrong; the text names the variable and what it expects."""
+
+
+def _address(value: str) -> str:
+    """Raises `ValueError` unless it is host:port, or unix:path."""
+    port = value.rpartition(":")[2]
+    unix = value.startswith("unix:")
+    if not unix and not (":" in value and port.isdecimal() and int(port) <= MAX_PORT):
+        raise ValueError(f"expected host:port with a port of at most {MAX_PORT}, got {value!r}")
+    return value
+
+
+def _addresses(value: str) -> str:
+    for address in filter(None, map(str.strip, value.split(","))):
+        _address(address)
+    return value
+
+
+Address = Annotated[str, AfterValidator(_address)]
+Addresses = Annotated[str, AfterValidator(_addresses)]
+"""Several, between commas."""
 
 
 class Settings(BaseSettings):

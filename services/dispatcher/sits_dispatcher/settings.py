@@ -4,14 +4,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from sits_core.settings import Settings
+from sits_core.settings import Address, Addresses, Settings
 
 
 class DispatcherSettings(Settings):
     """See README.md for the table; names are shared with compose and the chart."""
 
-    dispatcher_bind: str = Field(default="127.0.0.1:8010", description="gRPC: Dispatch, Control")
-    dispatcher_admin_bind: str = Field(
+    dispatcher_bind: Address = Field(
+        default="127.0.0.1:8010", description="gRPC: Dispatch, Control"
+    )
+    dispatcher_admin_bind: Address = Field(
         default="127.0.0.1:8080", description="HTTP: admin calls, /metrics"
     )
     dispatcher_slo_ms: str = Field(
@@ -20,7 +22,7 @@ class DispatcherSettings(Settings):
         description="what tenants are judged by on the page: TENANT=MILLISECONDS, comma list; * is "
         "all others",
     )
-    dispatcher_executors: str = Field(
+    dispatcher_executors: Addresses = Field(
         default="", description="executor addresses besides those found through Redis, comma list"
     )
     dispatcher_strategy: Literal[

@@ -4,16 +4,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from sits_core.settings import Settings
+from sits_core.settings import Address, Settings
 
 
 class ExecutorSettings(Settings):
     """What one executor process serves, where, and on which device."""
 
-    executor_bind: str = Field(
+    executor_bind: Address = Field(
         default="127.0.0.1:8020", description="host:port of Execute, Control and health"
     )
-    executor_metrics_bind: str = Field(
+    executor_metrics_bind: Address = Field(
         default="127.0.0.1:8021", description="host:port of Prometheus /metrics"
     )
     executor_advertise: str = Field(

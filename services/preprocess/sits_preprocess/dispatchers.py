@@ -54,6 +54,7 @@ class Dispatchers:
         self._rings = rings
         self._clients: dict[str, LinkClient] = {}
         self._known: dict[str, set[str]] = {name: set() for name in names}
+        self._unknown: set[str] = set()
         self._stopping = False
         self._lock = threading.Lock()
         self._keeper = Periodic(self.refresh, LOOK_UP_PERIOD_S, "dispatcher names")
@@ -73,8 +74,11 @@ class Dispatchers:
         for name in self._names:
             try:
                 self._known[name] = self._look_up(name)
+                self._unknown.discard(name)
             except OSError as error:  # what it last stood for stays in force
-                log.debug("dispatchers.unknown", name=name, error=str(error))
+                if name not in self._unknown:
+                    self._unknown.add(name)
+                    log.warning("dispatchers.unknown", name=name, error=str(error))
         self._follow({a: name for name, found in self._known.items() for a in found})
 
     def _follow(self, wanted: dict[str, str]) -> None:

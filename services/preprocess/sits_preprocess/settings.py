@@ -4,23 +4,23 @@ from typing import Literal
 
 from pydantic import Field
 
-from sits_core.settings import CPUS, Settings
+from sits_core.settings import CPUS, Address, Addresses, Settings
 
 
 class PreprocessSettings(Settings):
     """What `preprocess` reads from `SITS_*` variables."""
 
-    preprocess_bind: str = Field(
+    preprocess_bind: Address = Field(
         default="127.0.0.1:8001",
         description="host:port of the Open Inference Protocol and of sits.v1.Inference",
     )
-    preprocess_metrics_bind: str = Field(
+    preprocess_metrics_bind: Address = Field(
         default="127.0.0.1:8002", description="host:port of Prometheus /metrics"
     )
-    preprocess_control_bind: str = Field(
+    preprocess_control_bind: Address = Field(
         default="127.0.0.1:8003", description="host:port of sits.v1.Control"
     )
-    preprocess_dispatchers: str = Field(
+    preprocess_dispatchers: Addresses = Field(
         default="127.0.0.1:8010",
         description="dispatchers to link to, host:port, comma separated; a name stands for all "
         "its addresses, and is looked up again and again",

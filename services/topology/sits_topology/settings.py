@@ -3,14 +3,14 @@
 from pydantic import Field
 
 from sits_core.registry import TOPOLOGY_PERIOD_S
-from sits_core.settings import Settings
+from sits_core.settings import Address, Settings
 
 
 class TopologySettings(Settings):
-    topology_bind: str = Field(
+    topology_bind: Address = Field(
         default="127.0.0.1:8030", description="host:port of Topology and Control"
     )
-    topology_metrics_bind: str = Field(
+    topology_metrics_bind: Address = Field(
         default="127.0.0.1:8031", description="host:port of Prometheus /metrics"
     )
     topology_source: str = Field(
