@@ -23,6 +23,7 @@ from sits_preprocess.oip.signature import Signatures
 from sits_preprocess.request import NO_PARAMETERS, Answer, Request, TensorData
 from sits_preprocess.statistics import Statistics
 
+LOOKUPS = "sits_response_cache_lookups_total"
 INPUT, OUTPUT = [("INPUT0", "FP32", [-1])], [("OUTPUT0", "FP32", [-1])]
 
 
@@ -309,13 +310,28 @@ def test_of_equal_requests_under_way_one_is_computed(open_cache) -> None:
 
 def test_when_it_fails_each_of_the_others_is_computed(open_cache) -> None:
     cache = open_cache()
-    cache.engine.hold = True
+    cache.engine.hold, cache.engine.runs["m"] = True, failing()
     first, *others = [cache.send() for _ in range(4)]
-    cache.cache.cancel(first)
-    assert isinstance(cache.wait(first).error, Cancelled)
+    cache.engine.finish(first)
+    assert cache.wait(first).error is not None
     assert cache.runs == 4
+    del cache.engine.runs["m"]
     cache.engine.finish_all()
     assert [cache.wait(request).error for request in others] == [None] * 3
+
+
+def test_when_its_client_gives_up_one_of_the_others_takes_its_place(open_cache) -> None:
+    cache = open_cache()
+    cache.engine.hold = True
+    first, second, *others = [cache.send() for _ in range(5)]
+    for given_up in (first, second):
+        cache.cache.cancel(given_up)
+        assert isinstance(cache.wait(given_up).error, Cancelled)
+    assert cache.runs == 3
+    cache.engine.finish_all()
+    assert [hit(cache.wait(request)) for request in others] == ["", "joined", "joined"]
+    assert cache.counted(LOOKUPS, model="m", result="joined") == 4
+    assert not cache.cache._missed
 
 
 def test_who_waits_for_another_can_be_cancelled_alone(open_cache) -> None:
@@ -339,13 +355,14 @@ def test_who_waits_for_another_can_be_cancelled_alone(open_cache) -> None:
         ({"priority": 3}, {"priority": 2}, 2),
         ({"priority": 3}, {"priority": 3}, 1),
         ({}, {"priority": 1}, 2),
+        ({"tenant": "bronze"}, {"tenant": "gold"}, 2),
     ],
     ids=str,
 )
 def test_nobody_waits_for_one_that_may_end_later_or_is_less_urgent(
     open_cache, first, second, runs: int
 ) -> None:
-    cache = open_cache()
+    cache = open_cache(cached(response_cache_shared="true"))
     cache.engine.hold = True
     requests = [cache.send(**first), cache.send(**second)]
     assert cache.runs == runs

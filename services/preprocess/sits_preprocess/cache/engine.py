@@ -221,7 +221,7 @@ class CachedEngine:
             self._sink(answered)
             return
         joined: list[Answered] = []
-        alone: list[Request] = []
+        again: list[Request] = []
         for request, answer in answered:
             missed = self._missed.pop(request, None)
             if missed is not None:
@@ -229,11 +229,14 @@ class CachedEngine:
                 others = self._flights.landed(request, missed.digest)
                 if answer.error is None:
                     joined += [(other, self._joined(other, answer)) for other in others]
-                else:
-                    alone += others
+                elif isinstance(answer.error, Cancelled):
+                    leads, digest = self._flights.leads, missed.digest
+                    again += [other for other in others if leads(other, digest)]
+                else:  # what failed one of them need not fail them all
+                    again += others
         self._sink([*answered, *joined] if joined else answered)
-        if alone:  # what failed one of them need not fail them all
-            self._engine.submit(alone)
+        if again:
+            self._engine.submit(again)
 
     def _joined(self, request: Request, answer: Answer) -> Answer:
         missed = self._missed.pop(request)

@@ -15,7 +15,7 @@ class _Flight:
 
 class Flights:
     """Safe from any thread. Nobody waits for a request that may take longer than it has itself,
-    or that is less urgent."""
+    that is less urgent, or another tenant's, whose turn may come later."""
 
     def __init__(self) -> None:
         self._flights: dict[bytes, _Flight] = {}
@@ -63,7 +63,8 @@ def _may_wait(request: Request, leader: Request) -> bool:
     """The leader's deadline ends the wait, so that no clock of its own is needed."""
     mine, its = request.deadline_ns, leader.deadline_ns
     in_time = not mine or (its and its <= mine)
-    return bool(in_time) and _urgency(request) >= _urgency(leader)
+    as_soon = request.tenant == leader.tenant and _urgency(request) >= _urgency(leader)
+    return bool(in_time) and as_soon
 
 
 def _urgency(request: Request) -> int:
