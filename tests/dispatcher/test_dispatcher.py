@@ -177,6 +177,44 @@ def test_a_cancel_reaches_the_executor_under_its_own_batch_id() -> None:
     assert list(cancel.requests) == [2]
 
 
+def test_what_waits_and_nobody_wants_any_more_is_dropped_and_answered() -> None:
+    """The answer gives the front its place back."""
+    world = World("a", slots=1)
+    world.send(1)
+    world.send(2, requests=2)
+    for position in (0, 1):
+        world.dispatcher.cancel(world.front, Cancel(batch_id=2, requests=[position]))
+    (dropped,) = world.front_wire.results()
+    assert (dropped.batch_id, dropped.requests, dropped.error.code) == (2, 2, 1)
+    world.answer("a", world.open("a")[0])
+    assert len(world.executors["a"].batches()) == 1
+    assert world.idle()
+
+
+def test_who_gave_up_while_a_batch_waited_does_not_run_with_the_others() -> None:
+    world = World("a", slots=1)
+    world.send(1)
+    world.send(2, requests=3)
+    world.dispatcher.cancel(world.front, Cancel(batch_id=2, requests=[1]))
+    world.answer("a", world.open("a")[0])
+    batch, cancel = world.executors["a"].sent[-2:]
+    assert (cancel.cancel.batch_id, list(cancel.cancel.requests)) == (batch.batch.batch_id, [1])
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_lost_executors_batch_goes_on_for_those_only_who_still_wait(left: int) -> None:
+    world = World("a", "b")
+    world.send(1, requests=2)
+    for position in range(2 - left):
+        world.dispatcher.cancel(world.front, Cancel(batch_id=1, requests=[position]))
+    world.lose("a")
+    kinds = [wire.split(message).kind for message in world.executors["b"].raw]
+    assert kinds == [wire.BATCH, wire.CANCEL] * left
+    if not left:
+        assert [result.error.code for result in world.front_wire.results()] == [1]
+        assert world.dispatcher.idle()
+
+
 def test_a_front_that_reads_nothing_loses_its_link() -> None:
     world = World("a")
     world.send()

@@ -11,7 +11,7 @@ import structlog
 from sits_channel import wire
 from sits_channel.pool_reader import PoolReader, StaleReference
 from sits_core.clock import now_ns
-from sits_core.errors import DeadlineExceeded, SitsError, Unavailable
+from sits_core.errors import Cancelled, DeadlineExceeded, SitsError, Unavailable
 from sits_core.tracing import Tracer
 from sits_dispatcher import attempts, spans
 from sits_dispatcher.attempts import Hedges
@@ -45,6 +45,8 @@ log = structlog.get_logger()
 FEW: Final = 8
 """Results of so many requests go on before anything is learnt from them. More come when much
 waits: then the front's next batch should find this one's load released."""
+
+_GIVEN_UP: Final = Cancelled("the request was cancelled before it ran").to_proto()
 
 TAKEN_BACK = "TAKEN_BACK"
 """The reason with which an executor gives back what it has not run."""
@@ -96,15 +98,16 @@ class Dispatcher:
                 self._accept(front, part)
 
     def cancel(self, front: Front, cancel: Cancel) -> None:
-        """Nobody waits for these requests any more; a whole waiting batch is dropped."""
+        """Nobody waits for these requests any more; what waits here for nobody else is dropped."""
         with self.lock:
-            if not cancel.requests:
-                for job in self._pending.remove(lambda j: _is(j, front, cancel.batch_id)):
-                    self._metrics.dropped("cancelled")
-                    job.release()
-            for job in self._in_flight.values():
+            for job in self._pending.jobs():
                 if _is(job, front, cancel.batch_id):
-                    self._forward_cancel(job, cancel)
+                    job.give_up(cancel.requests)
+            for job in self._pending.remove(lambda j: j.given_up):
+                self._drop(job)
+            for job in self._in_flight.values():
+                if _is(job, front, cancel.batch_id) and (own := job.give_up(cancel.requests)):
+                    self._forward_cancel(job, own)
             self.steps.cancelled(front, cancel)
 
     def release_slots(self, head: bytes) -> None:
@@ -122,7 +125,7 @@ class Dispatcher:
                 job.release()
             for job in self._in_flight.values():
                 if job.front is front:
-                    self._forward_cancel(job, Cancel())
+                    self._forward_cancel(job)
             self.steps.lost(front)
 
     # for steps of pipelines
@@ -300,7 +303,9 @@ class Dispatcher:
         job.moves += 1
         if job.front.gone:
             return
-        if job.expired(now_ns()):
+        if job.given_up:
+            self._drop(job)
+        elif job.expired(now_ns()):
             self._fail(job, _too_late())
         elif job.moves > self._settings.dispatcher_max_moves:
             self._fail(job, Unavailable("the executor was lost, and so were those tried after it"))
@@ -365,7 +370,7 @@ class Dispatcher:
         if other is not None:
             self._metrics.won(job.attempt.name.lower())
             if other.attempt is not Attempt.PROBE:
-                self._forward_cancel(other, Cancel())
+                self._forward_cancel(other)
         return True
 
     def _give_back(self, executor_id: str, header: ResultHeader, body: memoryview) -> None:
@@ -391,7 +396,9 @@ class Dispatcher:
         """It has not run, and goes where it is its turn sooner."""
         self._metrics.replaced()
         job.failed_on = {job.executor}
-        if not job.front.gone and not self._place(job):
+        if job.given_up:
+            self._drop(job)
+        elif not job.front.gone and not self._place(job):
             self._pending.add(job, force=True)
 
     def _try_elsewhere(self, job: Job, outcome: Outcome) -> bool:
@@ -423,6 +430,8 @@ class Dispatcher:
         if job.header.explain:
             job.explanation = self.placer.why()
         self.traffic.moved(job.place, job.executor, job.header.payload_bytes)
+        if job.cancelled:  # while it waited, or where it was before
+            self._forward_cancel(job, sorted(job.cancelled))
         if job.header.trace_contexts:
             spans.placed(self.tracer, job, placed, started_ns, self._weights.origins)
 
@@ -458,14 +467,16 @@ class Dispatcher:
         self._metrics.refused(error.reason)
         self._answer(job, ResultHeader(error=error.to_proto(), version=job.header.version), b"")
 
-    def _forward_cancel(self, job: Job, cancel: Cancel) -> None:
-        last = job.first_request + job.header.requests
-        own = [r - job.first_request for r in cancel.requests if job.first_request <= r < last]
-        if cancel.requests and not own:
-            return
+    def _drop(self, job: Job) -> None:
+        """Nobody waits for it: the front hears of it all the same, and has its place back."""
+        self._metrics.dropped("cancelled")
+        self._answer(job, ResultHeader(error=_GIVEN_UP, version=job.header.version), b"")
+
+    def _forward_cancel(self, job: Job, positions: Sequence[int] = ()) -> None:
+        """None at all = the whole."""
         peer = self._executors.get(job.executor)
         if peer is not None:
-            message = LinkMessage(cancel=Cancel(batch_id=job.key, requests=own))
+            message = LinkMessage(cancel=Cancel(batch_id=job.key, requests=positions))
             peer.write(message.SerializeToString())
 
 

@@ -1,5 +1,6 @@
 """A micro-batch on its way through the dispatcher."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
@@ -51,7 +52,8 @@ class Job:
 
     `first_request` and `header.requests` say which part of the front's batch this is. `model`
     is the table's key, `place` where the payload lies. `twin` is the other attempt while both
-    are under way; the one that is `beaten` answers nobody.
+    are under way; the one that is `beaten` answers nobody. `cancelled` are positions of requests
+    that nobody waits for.
     """
 
     key: int
@@ -68,6 +70,7 @@ class Job:
     placing: Batch | None = None
     reservation: Reservation | None = None
     failed_on: set[str] = field(default_factory=set)
+    cancelled: set[int] = field(default_factory=set)
     attempt: Attempt = Attempt.FIRST
     twin: "Job | None" = field(default=None, repr=False)
     beaten: bool = False
@@ -90,6 +93,19 @@ class Job:
     def is_step(self) -> bool:
         """Of a pipeline: its result goes on to the next one."""
         return self.placing is not None and self.placing.path is not NO_STEP
+
+    def give_up(self, requests: Collection[int]) -> Sequence[int]:
+        """Nobody waits any more for these of the front's batch; none at all = for any. Returns
+        the positions of those in this part."""
+        first, count = self.first_request, self.header.requests
+        own = [r - first for r in requests if first <= r < first + count]
+        positions = own if requests else range(count)
+        self.cancelled.update(positions)
+        return positions
+
+    @property
+    def given_up(self) -> bool:
+        return len(self.cancelled) >= self.header.requests
 
     def traces(self) -> list[bytes]:
         """Contexts of its sampled requests, as they travel."""
