@@ -88,7 +88,7 @@ def test_ctrl_c_in_the_terminal_is_for_the_parent() -> None:
 
 @redis_needed
 def test_a_password_is_asked_for_and_not_in_the_process_list() -> None:
-    odd = 'a "b\\ #'
+    odd = 'open "sesame\\ #'
     with PrivateRedis(port=free_port(), password=odd) as server:
         with redis.Redis.from_url(server.url) as client:
             assert client.ping()
@@ -97,8 +97,8 @@ def test_a_password_is_asked_for_and_not_in_the_process_list() -> None:
             pytest.raises(redis.AuthenticationError),
         ):
             stranger.ping()
-        assert b"a " not in Path(f"/proc/{server.pid}/cmdline").read_bytes()
-        assert "a " not in repr(server)
+        assert b"sesame" not in Path(f"/proc/{server.pid}/cmdline").read_bytes()
+        assert "sesame" not in repr(server)
 
 
 @redis_needed
