@@ -24,7 +24,7 @@ def test_the_rest_of_a_crashed_worker_is_run_and_the_run_ends(tmp_path: Path) ->
     (tmp_path / "test_d.py").write_text("def test_alone(): pass\n")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert "2 failed, 4 passed" in done.stdout

@@ -23,9 +23,11 @@ class AdminServer:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Raises `SettingsError` when the address cannot be bound."""
+        """From its return on the port can be reached. Raises `SettingsError` when the address
+        cannot be bound."""
         try:
             socket = self._config.bind_socket()
+            socket.listen(self._config.backlog)  # uvicorn does when its thread gets to it
         except SystemExit:  # how uvicorn reports a taken port
             raise SettingsError(f"cannot listen on {self._bind}: is it in use?") from None
         self._thread = threading.Thread(
