@@ -13,12 +13,22 @@ def check(config: ModelConfig, signature: Signature | None) -> None:
     """Raises `LoadError` that names the field, what was expected and what is there."""
     if config.max_batch_size < 0:
         raise LoadError(f"max_batch_size is {config.max_batch_size}, expected 0 or more")
+    _check_preferred(config.dynamic_batching.preferred_batch_size, config.max_batch_size)
     _check_entries("input", config.input, config.max_batch_size > 0)
     _check_entries("output", config.output, config.max_batch_size > 0)
     if signature is not None:
         _check_side("input", config.input, signature.inputs, config.max_batch_size)
         _check_side("output", config.output, signature.outputs, config.max_batch_size)
         _check_inputs_given(config, signature)
+
+
+def _check_preferred(sizes: Sequence[int], most: int) -> None:
+    """Batches that are never that large, or always, would leave at other times than asked for."""
+    if any(not 1 <= size <= most for size in sizes):
+        raise LoadError(
+            f"preferred_batch_size is {list(sizes)}, expected sizes from 1 to {most}, which is "
+            "max_batch_size"
+        )
 
 
 def _check_entries(side: str, entries: Sequence[Entry], batches: bool) -> None:

@@ -58,10 +58,11 @@ def placement(config: ModelConfig, on_gpu: bool) -> Placement:
             "instance_group spreads the model over several devices; an executor has one: "
             "start an executor for each device"
         )
-    count = sum(max(1, group.count) for group in groups)
-    if any(group.count < 0 for group in groups) or count > MAX_INSTANCES:
-        raise LoadError(f"instance_group asks for {count} instances, expected 1 to {MAX_INSTANCES}")
-    return Placement(count, (gpus[0] if gpus else 0) if wants == {True} else None)
+    counts = [group.count or 1 for group in groups]
+    if any(count < 0 for count in counts) or sum(counts) > MAX_INSTANCES:
+        asked = " and ".join(map(str, counts))
+        raise LoadError(f"instance_group asks for {asked} instances, expected 1 to {MAX_INSTANCES}")
+    return Placement(sum(counts), (gpus[0] if gpus else 0) if wants == {True} else None)
 
 
 def _wants_gpu(group: ModelInstanceGroup, on_gpu: bool) -> bool:
