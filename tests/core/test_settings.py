@@ -57,7 +57,8 @@ def test_an_unknown_variable_is_named() -> None:
 
 
 def test_a_misspelt_variable_of_its_own_is_named() -> None:
-    with pytest.raises(SettingsError, match="SITS_EXECUTOR_THREAD;"):
+    match = r"SITS_EXECUTOR_THREAD; did you mean SITS_EXECUTOR_THREADS\?$"
+    with pytest.raises(SettingsError, match=match):
         load(Own, "executor", {"SITS_EXECUTOR_THREAD": "1"})
 
 
@@ -87,6 +88,18 @@ def test_variables_of_other_services_are_left_to_them() -> None:
 def test_a_wrong_value_is_named(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=f"^{name}: "):
         load(Own, "executor", {name: value})
+
+
+def test_it_says_what_came_where_that_is_a_number_or_a_choice() -> None:
+    for name, value in {"SITS_EXECUTOR_THREADS": "many", "SITS_LOG_LEVEL": "loud"}.items():
+        with pytest.raises(SettingsError, match=f"^{name}: .*, got '{value}'$"):
+            load(Own, "executor", {name: value})
+
+
+def test_a_file_that_is_not_there_is_told_in_words() -> None:
+    own = load(Own, "executor", {"SITS_TENANTS_FILE": "/nowhere"})
+    with pytest.raises(SettingsError, match=r"^SITS_TENANTS_FILE=/nowhere: No such file"):
+        parsed_file(own, "tenants_file", str)
 
 
 def test_a_wrong_secret_is_named_and_not_shown() -> None:

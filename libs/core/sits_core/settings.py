@@ -2,7 +2,8 @@
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -169,6 +170,12 @@ class Settings(BaseSettings):
         return value.get_secret_value() if value is not None else None
 
 
+_NO_TEXT = {
+    "literal_error", "enum", "finite_number",
+    "greater_than", "greater_than_equal", "less_than", "less_than_equal",
+}  # fmt: skip
+"""Kinds of pydantic's errors about numbers and choices, beside those about reading them."""
+
 S = TypeVar("S", bound=Settings)
 T = TypeVar("T")
 
@@ -184,18 +191,29 @@ def load(cls: type[S], service: str, environ: dict[str, str] | None = None, **va
     known = {f"SITS_{name.upper()}": name for name in cls.model_fields}
     for name in sorted(env):
         if name.startswith("SITS_") and name not in known and not name.startswith(others):
-            raise SettingsError(
-                f"unknown setting {name}; {service} knows: {', '.join(sorted(known))}"
-            )
+            raise SettingsError(f"unknown setting {name}; {_instead(name, service, known)}")
     given = {field: env[name] for name, field in known.items() if env.get(name)}
     # Defaults as well: for a field without a value the constructor looks at os.environ.
     defaults = {field: info.default for field, info in cls.model_fields.items()}
     try:
         return cls(**{**defaults, **given, **values})
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
+        first = error.errors(include_url=False)[0]
         name = "SITS_" + "_".join(str(part) for part in first["loc"]).upper()
-        raise SettingsError(f"{name}: {first['msg']}") from None
+        came = f", got {first['input']!r}" if _may_be_shown(first["type"]) else ""
+        raise SettingsError(f"{name}: {first['msg']}{came}") from None
+
+
+def _instead(name: str, service: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name, known, n=1, cutoff=0.8)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"{service} knows: {', '.join(sorted(known))}"
+
+
+def _may_be_shown(kind: str) -> bool:
+    """Whether the field is a number or a choice: texts and what validators see may be secret."""
+    return kind.endswith("_parsing") or kind in _NO_TEXT
 
 
 def parsed_file(settings: Settings, name: str, parse: Callable[[str], T]) -> T | None:
@@ -209,7 +227,7 @@ def parsed_file(settings: Settings, name: str, parse: Callable[[str], T]) -> T |
     try:
         return parse(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise SettingsError(f"SITS_{name.upper()}={path}: {type(error).__name__}") from None
+        raise SettingsError(f"SITS_{name.upper()}={path}: {error.strerror}") from None
     except ValueError as error:
         raise SettingsError(f"SITS_{name.upper()}={path}: {error}") from None
 
