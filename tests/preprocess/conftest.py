@@ -13,6 +13,7 @@ from tritonclient.utils import np_to_triton_dtype
 from sits_core.errors import Unavailable
 from sits_core.testing import wait_until
 from sits_core.tracing import Tracer
+from sits_preprocess.cache.testing import Cache
 from sits_preprocess.catalog import Model
 from sits_preprocess.fake_engine import FakeEngine, default_models
 from sits_preprocess.front import Front, build
@@ -119,3 +120,17 @@ def world() -> Iterator[World]:
     made = World()
     yield made
     made.engine.stop()
+
+
+@pytest.fixture
+def open_cache() -> Iterator[Callable[..., Cache]]:
+    """Response caches over fake engines; all are stopped with the test."""
+    opened: list[Cache] = []
+
+    def start(*models: Model, **options: Any) -> Cache:
+        opened.append(Cache(*models, **options))
+        return opened[-1]
+
+    yield start
+    for cache in opened:
+        cache.cache.stop()
