@@ -6,7 +6,7 @@ from sits_core.clock import now_ns
 from sits_core.testing import FakeClock
 from sits_dispatcher.testing import World
 from sits_protos.v1.common_pb2 import Error, PayloadRef, Tensor
-from sits_protos.v1.link_pb2 import LinkMessage, ResultHeader
+from sits_protos.v1.link_pb2 import Cancel, LinkMessage, ResultHeader
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -185,6 +185,19 @@ class TestHedges:
         made = count(world, "sits_dispatcher_second_attempts", "hedge")
         assert 10 <= made <= 12
         assert world.idle()
+
+    @pytest.mark.parametrize("left", [0, 1])
+    def test_a_hedge_is_for_those_only_who_still_wait(self, left: int) -> None:
+        world = hedging()
+        world.send(1, requests=2)
+        for position in range(2 - left):
+            world.dispatcher.cancel(world.front, Cancel(batch_id=1, requests=[position]))
+        (first,) = (name for name in world.executors if world.open(name))
+        world.dispatcher.hedge(now_ns() + LATER)
+        seconds = [name for name in world.executors if world.open(name) and name != first]
+        assert len(seconds) == left
+        for second in seconds:
+            assert list(world.executors[second].sent[-1].cancel.requests) == [0]
 
     def test_what_cannot_be_in_time_any_more_is_not_hedged(self) -> None:
         world = hedging()

@@ -47,6 +47,8 @@ class Hedges:
         for job in in_flight:
             if job.attempt is not Attempt.FIRST or job.twin is not None or job.beaten:
                 continue
+            if job.given_up:
+                continue
             usual_ns = self._trips.quantile_ns(job.model, job.header.rows, QUANTILE)
             if usual_ns and now >= self._hedging.due_ns(job.sent_ns, 0.0, usual_ns):
                 yield job
@@ -64,7 +66,7 @@ def copied(job: Job, key: int, attempt: Attempt) -> Job:
     header.batch_id = job.batch_id
     return Job(
         key, job.front, header, job.body, job.first_request,
-        received_ns=job.received_ns, moves=job.moves, attempt=attempt,
+        received_ns=job.received_ns, moves=job.moves, cancelled={*job.cancelled}, attempt=attempt,
     )  # fmt: skip
 
 
