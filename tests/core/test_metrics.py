@@ -63,6 +63,13 @@ def test_the_interpreter_is_part_of_the_process() -> None:
     assert "python_info" in text
 
 
+def test_no_series_tells_when_another_began() -> None:
+    registry = ProcessRegistry()
+    Counter("made", "some", registry=registry).inc()
+    assert "made_total 1.0" in series(registry)
+    assert not [line for line in series(registry) if "_created" in line]
+
+
 def test_a_process_never_shows_more_than_its_series() -> None:
     registry = ProcessRegistry()
     small = Gauge("small", "one", registry=registry)

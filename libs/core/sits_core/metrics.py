@@ -16,6 +16,7 @@ from prometheus_client import (
     Metric,
     PlatformCollector,
     ProcessCollector,
+    disable_created_metrics,
     make_wsgi_app,
 )
 from prometheus_client.core import (
@@ -125,6 +126,8 @@ class ProcessRegistry(CollectorRegistry):
 
     def __init__(self, max_series: int = MAX_SERIES) -> None:
         super().__init__()
+        # When each series began: as many again, and no query of ours asks for it.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._max_series = max_series
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self)
