@@ -1,8 +1,7 @@
-"""What the docs point at is there: links and their headings, and every module in the table of its
-package."""
+"""What the docs point at is there: links and their headings, files by their path, and every module
+in the table of its package."""
 
 import re
-import subprocess
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -10,14 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [
-    ROOT / name
-    for name in subprocess.run(
-        ["git", "ls-files", "*.md"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.split()
-]  # fmt: skip
+FOLDERS = ("docs", "libs", "services", "bench", "tests")
+PAGES = [*ROOT.glob("*.md"), *(page for name in FOLDERS for page in (ROOT / name).rglob("*.md"))]
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)")
+FILE = re.compile(r"`((?:libs|services|tests|bench|scripts|docs|helm|protos)/[\w./-]+)`")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 ELSEWHERE = {"sits_sim": "docs/simulator.md"}
 """Where the modules of a package are listed, if not in its README."""
@@ -41,6 +36,12 @@ def test_links_lead_to_files_and_headings_that_are_there(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target)):
             broken.append(f"{path}#{anchor}")
     assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_are_named_by_their_path_are_there(page: Path) -> None:
+    named = FILE.findall(page.read_text())
+    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def modules(package: Path) -> set[str]:
