@@ -66,8 +66,8 @@ def in_threads(count: int, work: Callable[[int], object]) -> list[object]:
 
 @both_ways
 def test_negative_dimensions_bring_nothing_down(mesh: Mesh, stub: Stub, way: Way) -> None:
-    """OIP-06: four shapes, 100 times each, from 8 threads, beside a good client."""
-    shapes = ([-1, 16], [16, -1], [-(1 << 63)], [0, -1])
+    """OIP-06: five shapes, 100 times each, from 8 threads, beside a good client."""
+    shapes = ([-1, 16], [16, -1], [-(1 << 63)], [0, -1], [-1, -16])
     before = pids(mesh)
 
     def ask(_number: int) -> set[grpc.StatusCode]:
