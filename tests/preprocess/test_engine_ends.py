@@ -2,6 +2,9 @@
 
 import gc
 import weakref
+from collections.abc import Sequence
+
+import pytest
 
 from sits_core.clock import Deadline, now_ns
 from sits_core.errors import (
@@ -10,6 +13,10 @@ from sits_core.errors import (
     Unavailable,
 )
 from sits_core.testing import wait_until
+from sits_preprocess import batch_message
+from sits_preprocess.batch_message import Put
+from sits_preprocess.dispatch_link import Sent
+from sits_preprocess.request import Request
 from sits_preprocess.testing_engine import World, names
 
 
@@ -48,6 +55,25 @@ def test_a_cancelled_request_is_answered_once_and_never_sent(world: World) -> No
     assert isinstance(world.error("queued"), Cancelled)
     world.complete(link, link.batches[0])
     assert len(link.batches) == 1
+
+
+def test_who_gives_up_while_a_batch_is_built_is_cancelled_behind_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dispatcher forgets a cancel that comes before its batch, and would run it."""
+    link, build = world.link(), batch_message.build
+
+    def slow(sent: Sent, requests: Sequence[Request], put: Put) -> batch_message.Built:
+        for request in requests:
+            world.engine.cancel(request)
+        return build(sent, requests, put)
+
+    monkeypatch.setattr(batch_message, "build", slow)
+    world.submit("a")
+    assert isinstance(world.error("a"), Cancelled)
+    batch, cancel = link.sent[-2:]
+    assert cancel.cancel.batch_id == batch.batch.batch_id
+    assert list(cancel.cancel.requests) == [0]
 
 
 def test_a_lost_dispatchers_batches_are_sent_again_when_it_is_back(world: World) -> None:

@@ -1,13 +1,13 @@
 """One dispatcher as the front door sees it: its credits and the batches it owes answers for."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from sits_channel.link import Link
 from sits_preprocess.request import ModelKey, Request
 from sits_protos.v1.common_pb2 import PayloadRef
-from sits_protos.v1.link_pb2 import CloseReason, Credits
+from sits_protos.v1.link_pb2 import Cancel, CloseReason, Credits, LinkMessage
 from sits_scheduling.batching import Capacity
 from sits_scheduling.gate import Gate
 from sits_scheduling.next_free import NextFree
@@ -17,7 +17,9 @@ from sits_scheduling.tenants import Tier
 
 @dataclass(slots=True, eq=False)
 class Sent:
-    """A batch under way. `open` counts requests without a result so far."""
+    """A batch under way. `open` counts requests without a result so far. `withdrawn` are the
+    positions of those that nobody waits for; whoever comes last of who notes one and who has
+    `written` the batch tells the dispatcher."""
 
     batch_id: int
     model: ModelKey
@@ -26,6 +28,8 @@ class Sent:
     closed_ns: int
     moves: int = 0
     open: int = 0
+    written: bool = False
+    withdrawn: list[int] = field(default_factory=list)
     slots: list[PayloadRef] = field(default_factory=list)
     gate: Gate | None = None
     expected_ns: float = 0.0
@@ -91,6 +95,7 @@ class DispatchLink:
 
     def reserve(self, sent: Sent) -> None:
         sent.open = len(sent.requests)
+        sent.written, sent.withdrawn = False, []
         self.in_flight[sent.batch_id] = sent
         self._shares.setdefault(sent.model, _Share()).sent[sent.batch_id] = sent
 
@@ -99,6 +104,11 @@ class DispatchLink:
         sent.open -= requests
         if sent.open <= 0:
             self.take_back(sent)
+
+    def cancel(self, sent: Sent, positions: Sequence[int]) -> None:
+        """Nobody waits for these any more. It needs no lock."""
+        cancel = Cancel(batch_id=sent.batch_id, requests=positions)
+        self.link.write(LinkMessage(cancel=cancel).SerializeToString())
 
     def take_back(self, sent: Sent) -> bool:
         """Forget a batch. False when its answer or a lost link was faster."""

@@ -28,7 +28,6 @@ from sits_preprocess.request import Answer, Answered, ModelKey, Request
 from sits_preprocess.settings import PreprocessSettings, fallback_of
 from sits_preprocess.timer import Timer
 from sits_protos.v1.link_pb2 import (
-    Cancel,
     Catalog,
     Credits,
     Hello,
@@ -307,11 +306,11 @@ class Engine:
             return
         with self._lock:
             found = self._queues.withdraw(requests)
-            held = [(self._outbox.holder(request), request) for request in found]
-        for link, request in held:
-            if link is not None:
-                cancel = Cancel(batch_id=request.batch_id, requests=[request.position])
-                link.link.write(LinkMessage(cancel=cancel).SerializeToString())
+            under_way = [(self._outbox.withdraw(request), request.position) for request in found]
+        for holder, position in under_way:
+            if holder is not None:
+                link, sent = holder
+                link.cancel(sent, [position])
         if found:
             self._sink([(request, Answer((), error)) for request in found])
 

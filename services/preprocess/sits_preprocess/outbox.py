@@ -123,10 +123,13 @@ class Outbox:
         self._stranded = [sent for sent in self._stranded if sent.model != model]
         return [request for sent in dropped for request in sent.requests]
 
-    def holder(self, request: Request) -> DispatchLink | None:
-        """The link whose dispatcher works on `request`."""
-        links = self.links.values()
-        return next((link for link in links if request.batch_id in link.in_flight), None)
+    def withdraw(self, request: Request) -> Outgoing | None:
+        """Nobody waits for it any more; who is to be told, if somebody works on it."""
+        for link in self.links.values():
+            if (sent := link.in_flight.get(request.batch_id)) is not None:
+                sent.withdrawn.append(request.position)
+                return (link, sent) if sent.written else None
+        return None
 
     # without the lock
 
@@ -138,7 +141,10 @@ class Outbox:
             if built.slots and not self._own(link, sent, built.slots):
                 continue
             accepted = link.link.write(built.message).accepted
+            sent.written = accepted
             self._metrics.sent(built, len(sent.requests))
+            if sent.withdrawn and accepted:  # a cancel before its batch would be forgotten
+                link.cancel(sent, sent.withdrawn)
             if not accepted:
                 with self._lock:
                     if link.take_back(sent):
