@@ -6,15 +6,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock, call
 
 import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
+from sits_core.drain import Drain
 from sits_core.testing import free_port, wait_until
+from sits_preprocess import app
 from sits_preprocess.app import drain
 from sits_preprocess.dispatchers import split_addresses
+from sits_preprocess.settings import PreprocessSettings
 from sits_preprocess.workers import shifted
 from sits_protos.v1 import control_pb2, control_pb2_grpc
 
@@ -172,6 +176,21 @@ def test_draining_waits_for_accepted_requests_up_to_the_grace(served) -> None:
     served.engine.finish_all()
     drain(served.front, 10)
     assert served.front.inference.open_requests == 0
+
+
+def test_it_says_that_it_leaves_and_serves_on_before_it_refuses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who looks at its health has gone elsewhere by then, and is refused nothing."""
+    seen, stop = Mock(), Drain()
+    seen.front.inference.open_requests = 0
+    monkeypatch.setattr(app, "time", seen)
+    stop.set()
+    settings = PreprocessSettings(preprocess_drain_delay_s=7.0)
+    app.answer_until(stop, settings, seen.front, seen.server)
+    steps = (call.front.servicer.leave(), call.sleep(7.0), call.front.servicer.drain())
+    assert [step for step in seen.mock_calls if step in steps] == list(steps)
+    assert call.server.set_ready(False) in seen.mock_calls[: seen.mock_calls.index(steps[0])]
 
 
 def test_addresses_are_a_comma_list() -> None:
