@@ -1,5 +1,6 @@
 """The load from which the tail rises steeply, learnt from what was measured."""
 
+from statistics import median
 from typing import Final
 
 import numpy as np
@@ -41,7 +42,7 @@ class Knee:
         if len(known) < 2 * _LEAST:
             return DEFAULT_KNEE
         p95 = self._p95[known]
-        steep = p95 > self._factor * float(np.median(p95[: len(known) // 2]))
+        steep = p95 > self._factor * median(p95[: len(known) // 2].tolist())
         if not steep[-1]:
             return DEFAULT_KNEE
         first = len(steep) - int(np.argmin(steep[::-1])) if not steep.all() else 0

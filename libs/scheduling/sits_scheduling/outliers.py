@@ -1,6 +1,7 @@
 """Executors that are worse than the others are taken out for a while."""
 
 from dataclasses import dataclass
+from statistics import median
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -102,9 +103,8 @@ class Outliers:
         """How far out, who, why."""
         policy = self._policy
         faults = np.array([record.faults for record in judged.values()])
-        slowness = np.array([record.slowness for record in judged.values()])
         fault_limit = max(policy.least_fault_part, _limit(faults, policy.deviations))
-        slow_limit = policy.slow_factor * float(np.median(slowness))
+        slow_limit = policy.slow_factor * median(record.slowness for record in judged.values())
         found: list[tuple[float, str, str]] = []
         for executor, record in judged.items():
             if record.faults > fault_limit:
