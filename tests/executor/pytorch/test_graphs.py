@@ -1,6 +1,8 @@
 """Graphs: buckets, padding, capture on demand, eviction, fallback. On the CPU a graph is a rerun,
 so everything but CUDA itself is what runs on a GPU."""
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -269,6 +271,20 @@ def test_a_closed_backend_gives_its_staging_memory_back(opened: Open) -> None:
     assert staging.used > 0
     backend.close()
     assert staging.used == 0
+
+
+def test_graphs_and_weights_of_a_closed_backend_go_at_once_not_when_the_collector_looks() -> None:
+    gc.disable()
+    try:
+        module = Sums()
+        weights, backend = weakref.ref(module), Open()(module)
+        run(backend, 2, 4)
+        backend.close()
+        assert not backend._slots.slots[0].graphs
+        del backend, module
+        assert weights() is None
+    finally:
+        gc.enable()
 
 
 def test_a_capture_takes_a_stream_before_new_runs_do(opened: Open) -> None:

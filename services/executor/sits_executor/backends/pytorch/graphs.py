@@ -88,9 +88,14 @@ class Graphs:
             self._growth.want(key)
 
     def close(self) -> None:
+        """Lets go of all graphs and their memory, and of whoever would be told."""
         self._growth.close()
         for layout in self._layouts.values():
             layout.close()
+        for slot in self._slots.slots:
+            slot.graphs.clear()
+            slot.statics.clear()
+        self.freed = lambda: None
 
     def _grow(self, key: tuple[ShapeKey, int | None]) -> None:
         self._capture(*key)

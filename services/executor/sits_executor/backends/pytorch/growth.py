@@ -12,8 +12,13 @@ log = structlog.get_logger()
 K = TypeVar("K")
 
 
+def _nothing(_key: object) -> None:
+    return None
+
+
 class Growth(Generic[K]):
-    """Starts with the first wish. `close` lets the one under way finish, and drops the others."""
+    """Starts with the first wish. `close` lets the one under way finish, and drops the others
+    and `grow`: who made this may go without the collector."""
 
     def __init__(self, name: str, grow: Callable[[K], None]) -> None:
         self._name, self._grow = name, grow
@@ -38,6 +43,7 @@ class Growth(Generic[K]):
         self._wishes.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+        self._grow = _nothing
 
     def _work(self) -> None:
         while (key := self._wishes.get()) is not None and not self._closed:
