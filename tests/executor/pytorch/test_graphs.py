@@ -101,9 +101,18 @@ def test_it_is_a_stream_backend(opened: Open) -> None:
     assert isinstance(opened(Sums()), StreamBackend)
 
 
-@pytest.mark.parametrize(("max_rows", "buckets"), [(0, (1,)), (1, (1,)), (8, (1, 2, 4, 8)),
-                                                   (12, (1, 2, 4, 8, 12))])  # fmt: skip
-def test_buckets_are_powers_of_two_and_the_largest_batch(
+@pytest.mark.parametrize(
+    ("max_rows", "buckets"),
+    [
+        (0, (1,)),
+        (1, (1,)),
+        (8, (1, 2, 4, 8)),
+        (12, (1, 2, 4, 8, 12)),
+        (32, (1, 2, 4, 8, 16, 24, 32)),
+        (50, (1, 2, 4, 8, 16, 24, 32, 48, 50)),
+    ],
+)
+def test_buckets_are_powers_of_two_halfway_between_large_ones_and_the_largest_batch(
     max_rows: int, buckets: tuple[int, ...]
 ) -> None:
     assert GraphOptions().up_to(max_rows) == buckets

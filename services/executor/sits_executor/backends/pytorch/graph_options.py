@@ -2,16 +2,20 @@
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from sits_executor.backends.base import LoadError, LoadSpec
+
+_HALFWAY_FROM: Final = 16
+"""A smaller run takes about as long as its kernels take to start: padding costs it little."""
 
 
 @dataclass(frozen=True)
 class GraphOptions:
     """`buckets` are the row counts that are captured, ascending; None = powers of two up to
-    max_batch_size; empty = no graphs. `after` runs of a shape without a graph, one is captured.
-    At most `limit` graphs a stream; the one unused for longest makes room."""
+    max_batch_size and, above 16, halfway between; empty = no graphs. `after` runs of a shape
+    without a graph, one is captured. At most `limit` graphs a stream; the one unused for longest
+    makes room."""
 
     buckets: tuple[int, ...] | None = None
     after: int = 3
@@ -30,8 +34,10 @@ class GraphOptions:
     def up_to(self, max_rows: int) -> tuple[int, ...]:
         """Of a model that takes so many rows; (1,) of one that does not batch."""
         if self.buckets is None:
-            powers = [1 << power for power in range(max(max_rows, 1).bit_length())]
-            return tuple(sorted({*(p for p in powers if p < max_rows), max(max_rows, 1)}))
+            most = max(max_rows, 1)
+            powers = [1 << power for power in range(most.bit_length())]
+            halfway = [3 * power // 2 for power in powers if power >= _HALFWAY_FROM]
+            return tuple(sorted({*(rows for rows in powers + halfway if rows < most), most}))
         return tuple(bucket for bucket in self.buckets if bucket <= max(max_rows, 1))
 
 
