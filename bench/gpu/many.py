@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu import gangs, links, parallel, placement, record, scale
+from gpu import gang_mesh, gangs, links, parallel, placement, record, scale
 from gpu.links import Links
 from gpu.parallel import Choose
 from gpu.parts import Parts
@@ -26,7 +26,7 @@ from sits_sim.figures import Figure
 from sits_topology.probe.run import found_gpus
 from sits_topology.sources import choose_source
 
-PARTS = ("record", "links", "gangs", "placement", "parallel", "scale")
+PARTS = ("record", "links", "gangs", "placement", "parallel", "gang_mesh", "scale")
 
 
 class Run:
@@ -64,6 +64,9 @@ class Run:
         device = "cpu" if self.cpu else "cuda"
         with TemporaryDirectory() as folder:
             return parallel.measure(Path(folder), device, sizes, choose)
+
+    def gang_mesh(self) -> list[Figure]:
+        return gang_mesh.measure("cpu" if self.cpu else "cuda")
 
     def scale(self) -> list[Figure]:
         if self.cpu:
