@@ -43,7 +43,7 @@ def offered(shape: Shape, timeout_ms: float) -> Load:
         connections=CONNECTIONS,
         warm_up_s=WARM_UP_S,
         duration_s=float(np.ceil(shape.at_s[-1])) - WARM_UP_S,
-        timeout=f"{round(timeout_ms)}m" if timeout_ms else "",
+        timeout_ms=timeout_ms,
     )
 
 

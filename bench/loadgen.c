@@ -3,7 +3,8 @@
  * One thread, one epoll loop, about 5 us of CPU a request, so that what is measured is the
  * server. Closed loop: a fixed number of requests is always under way. Open loop: requests
  * leave at the moments of a schedule whether or not others have been answered, and latency
- * counts from the scheduled moment. Only 127.0.0.0/8 is ever connected to; time and number of
+ * counts from the scheduled moment. With --timeout-ms a request that is not answered in time is
+ * given up, as clients of gRPC do. Only 127.0.0.0/8 is ever connected to; time and number of
  * requests are bounded. Prints one JSON object. Written and read by sits_bench/loadgen.py.
  *
  * With --stall-ms it also tells when nothing was answered for so long although something was
@@ -24,6 +25,7 @@
 #include <netinet/tcp.h>
 #include <nghttp2/nghttp2.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -39,6 +41,8 @@
 #include <unistd.h>
 
 #define DEADLINE_EXCEEDED 4 /* of gRPC */
+#define UNAVAILABLE 14
+#define MAX_RECONNECTS 1000
 #define MAX_CONNECTIONS 1024
 #define MAX_PIDS 256
 #define MAX_HEADERS 16
@@ -133,10 +137,11 @@ typedef struct {
 } arrival;
 
 static struct {
-  const char *target, *path, *timeout, *pids;
+  const char *target, *path, *pids;
   char *headers[MAX_HEADERS];
   int header_count, connections, in_flight, max_open;
   double warm_up_s, duration_s, drain_s, stall_ms;
+  uint64_t timeout_ns; /* 0 = none */
   bool http1;
 } option = {.path = "/inference.GRPCInferenceService/ModelInfer", .connections = 1,
             .duration_s = 1, .drain_s = 5, .max_open = 20000};
@@ -199,10 +204,11 @@ static void read_schedule(const char *name) {
 /* ---- what came back ---- */
 
 static uint64_t start_ns, warm_ns, end_ns, stop_ns;
-static uint64_t sent, unsent, open_now, done_in_window, ok_in_window, pushbacks, body_bytes;
+static uint64_t sent, unsent, held, open_now, done_in_window, ok_in_window, pushbacks, body_bytes;
+static uint64_t reconnects;
 static uint64_t statuses[MAX_STATUS + 1];
 static histogram answered, refused, expired, lag, *by_class;
-static char first_error[256];
+static char first_error[256], goodbye[256];
 static uint32_t next_request;
 static size_t next_arrival;
 
@@ -277,63 +283,88 @@ static pace pace_of(uint64_t from_ns, uint64_t to_ns) {
 /* A request counts when it was due inside the window. */
 static bool counts(uint64_t at) { return at >= warm_ns && at < end_ns; }
 
-static void finished(uint64_t due_ns, uint32_t class, int status, bool ok) {
-  uint64_t now = now_ns();
-  note_stall(now);
-  open_now--;
-  if (now >= warm_ns && now < end_ns) {
-    done_in_window++;
-    ok_in_window += ok;
-  }
-  if (!counts(due_ns)) return;
-  statuses[status >= 0 && status < MAX_STATUS ? status : MAX_STATUS]++;
-  count(ok ? &answered : status == DEADLINE_EXCEEDED ? &expired : &refused, now - due_ns);
-  if (ok && class_count > 1) count(&by_class[class], now - due_ns);
-}
-
 static void note_error(const void *text, size_t length) {
   if (!first_error[0]) snprintf(first_error, sizeof first_error, "%.*s", (int)length, (char *)text);
 }
 
 /* ---- connections ---- */
 
+typedef struct connection connection;
+
 typedef struct stream {
   uint64_t due_ns;
   const request *request;
+  connection *connection;
   uint32_t sent_bytes;
+  int32_t id; /* 0 = it has not left */
   int grpc_status, http_status;
-  bool in_use, got_body;
-  struct stream *next_free;
+  bool got_body, says_when, given_up;
+  struct stream *next; /* of those that wait, or that are free */
+  struct stream *older, *newer;
 } stream;
 
-typedef struct {
+struct connection {
   int fd;
   nghttp2_session *session;
-  bool wants_write, closed;
+  bool ready, wants_write, ending, closed;
+  /* Requests that have not left, and how many of the others are open. */
+  stream *first_waiting, *last_waiting;
+  uint32_t open_streams;
   uint8_t *out;
   size_t out_length, out_sent, out_room;
   /* HTTP/1.1: one request at a time */
   stream *only;
   char *in;
   size_t in_length, in_room;
-} connection;
+};
 
 static connection connections[MAX_CONNECTIONS];
 static stream *free_streams;
+static stream *oldest, *newest; /* of those that are neither answered nor given up */
 static int poller;
 
-static stream *take_stream(const request *r, uint64_t due_ns) {
+static stream *take_stream(connection *c, const request *r, uint64_t due_ns) {
   stream *s = free_streams;
-  if (s) free_streams = s->next_free;
+  if (s) free_streams = s->next;
   else s = allocate(1, sizeof *s);
-  *s = (stream){.due_ns = due_ns, .request = r, .grpc_status = -1, .in_use = true};
+  *s = (stream){.due_ns = due_ns, .request = r, .connection = c, .grpc_status = -1, .older = newest};
+  if (newest) newest->newer = s;
+  else oldest = s;
+  newest = s;
   return s;
 }
 
+static void end_stream(stream *s) {
+  if (s->older) s->older->newer = s->newer;
+  else oldest = s->newer;
+  if (s->newer) s->newer->older = s->older;
+  else newest = s->older;
+}
+
 static void give_stream(stream *s) {
-  s->in_use = false;
-  s->next_free = free_streams;
+  s->next = free_streams;
   free_streams = s;
+}
+
+/* Leaves the list of those under way. What is answered too late was given up. */
+static void finished(stream *s, int status, bool ok) {
+  uint64_t now = now_ns();
+  end_stream(s);
+  open_now--;
+  if (option.timeout_ns && now > s->due_ns + option.timeout_ns) {
+    status = DEADLINE_EXCEEDED;
+    ok = false;
+  }
+  if (now >= warm_ns && now < end_ns) {
+    done_in_window++;
+    ok_in_window += ok;
+  }
+  if (!counts(s->due_ns)) return;
+  statuses[status >= 0 && status < MAX_STATUS ? status : MAX_STATUS]++;
+  bool late = status == DEADLINE_EXCEEDED;
+  count(ok ? &answered : late ? &expired : &refused, now - s->due_ns);
+  pushbacks += s->says_when && !ok && !late;
+  if (ok && class_count > 1) count(&by_class[s->request->class], now - s->due_ns);
 }
 
 static void append(connection *c, const void *bytes, size_t length) {
@@ -345,8 +376,11 @@ static void append(connection *c, const void *bytes, size_t length) {
   c->out_length += length;
 }
 
+/* Where requests have deadlines it is opened again. */
 static void lost(connection *c, const char *why) {
-  if (now_ns() < stop_ns && !c->closed) die("a connection was lost: %s", why);
+  bool again = option.timeout_ns && reconnects < MAX_RECONNECTS;
+  if (now_ns() < stop_ns && !c->closed && !again)
+    die("a connection was lost: %s %s", why, goodbye);
   c->closed = true;
 }
 
@@ -370,17 +404,6 @@ static bool write_out(connection *c) {
   return all;
 }
 
-/* Takes frames from nghttp2 until there are none or the kernel takes no more. */
-static void flush(connection *c) {
-  if (c->closed || !write_out(c)) return;
-  while (c->session) {
-    const uint8_t *frame;
-    ssize_t length = nghttp2_session_mem_send(c->session, &frame);
-    if (length < 0) die("nghttp2: %s", nghttp2_strerror((int)length));
-    if (length > 0) append(c, frame, (size_t)length);
-    if ((length == 0 || c->out_length >= FLUSH_BYTES) && (!write_out(c) || length == 0)) return;
-  }
-}
 
 #define HEADER(n, v)                                                                     \
   (nghttp2_nv) {                                                                         \
@@ -390,6 +413,7 @@ static void flush(connection *c) {
 
 static nghttp2_nv headers[8 + MAX_HEADERS];
 static size_t headers_length;
+static char time_left[16];
 
 static void prepare_headers(void) {
   headers[headers_length++] = HEADER(":method", "POST");
@@ -398,13 +422,24 @@ static void prepare_headers(void) {
   headers[headers_length++] = HEADER(":authority", option.target);
   headers[headers_length++] = HEADER("content-type", "application/grpc");
   headers[headers_length++] = HEADER("te", "trailers");
-  if (option.timeout) headers[headers_length++] = HEADER("grpc-timeout", option.timeout);
   for (int i = 0; i < option.header_count; i++) {
     char *colon = strchr(option.headers[i] + 1, ':');
     if (!colon) die("expected NAME:VALUE, got %s", option.headers[i]);
     *colon = 0;
     headers[headers_length++] = HEADER(option.headers[i], colon + 1);
   }
+  /* Last, as it is not the same twice. */
+  if (option.timeout_ns) headers[headers_length++] = HEADER("grpc-timeout", time_left);
+}
+
+/* gRPC allows eight digits, and no zero. */
+static void write_time_left(uint64_t due_ns) {
+  uint64_t now = now_ns(), end = due_ns + option.timeout_ns;
+  uint64_t left_us = now + 1000 < end ? (end - now) / 1000 : 1;
+  const char *unit = left_us < 100000000 ? "u" : "m";
+  if (left_us >= 100000000) left_us /= 1000;
+  snprintf(time_left, sizeof time_left, "%llu%s", (unsigned long long)left_us, unit);
+  headers[headers_length - 1].valuelen = strlen(time_left);
 }
 
 static ssize_t give_body(nghttp2_session *session, int32_t id, uint8_t *buffer, size_t length,
@@ -428,17 +463,48 @@ static void send_http1(connection *c, stream *s) {
   append(c, s->request->bytes, s->request->length);
 }
 
+/* Like clients of gRPC, opens no more streams than the peer allows, and tells how much time is left
+ * when a request leaves. */
+static bool send_next(connection *c) {
+  stream *s = c->first_waiting;
+  if (!s || !c->ready || c->ending ||
+      c->open_streams >= nghttp2_session_get_remote_settings(
+                                   c->session, NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS))
+    return false;
+  if (!(c->first_waiting = s->next)) c->last_waiting = NULL;
+  if (option.timeout_ns) write_time_left(s->due_ns);
+  nghttp2_data_provider body = {.source.ptr = s, .read_callback = give_body};
+  s->id = nghttp2_submit_request(c->session, NULL, headers, headers_length, &body, s);
+  if (s->id < 0) die("nghttp2: %s", nghttp2_strerror(s->id));
+  c->open_streams++;
+  return true;
+}
+
+/* Lets requests leave, and takes frames from nghttp2, until there are none or the kernel takes no
+ * more. */
+static void flush(connection *c) {
+  if (c->closed || !write_out(c)) return;
+  while (c->session) {
+    const uint8_t *frame;
+    ssize_t length = nghttp2_session_mem_send(c->session, &frame);
+    if (length < 0) die("nghttp2: %s", nghttp2_strerror((int)length));
+    if (length == 0 && send_next(c)) continue;
+    if (length > 0) append(c, frame, (size_t)length);
+    if ((length == 0 || c->out_length >= FLUSH_BYTES) && (!write_out(c) || length == 0)) return;
+  }
+}
+
 static void submit(connection *c, const request *r, uint64_t due_ns) {
-  stream *s = take_stream(r, due_ns);
+  stream *s = take_stream(c, r, due_ns);
   if (open_now++ == 0) busy_since_ns = due_ns;
   sent++;
   if (option.http1) {
     send_http1(c, s);
     return;
   }
-  nghttp2_data_provider body = {.source.ptr = s, .read_callback = give_body};
-  int id = nghttp2_submit_request(c->session, NULL, headers, headers_length, &body, s);
-  if (id < 0) die("nghttp2: %s", nghttp2_strerror(id));
+  if (c->last_waiting) c->last_waiting->next = s;
+  else c->first_waiting = s;
+  c->last_waiting = s;
 }
 
 /* Closed loop: an answer makes room for the next request on the same connection. */
@@ -449,6 +515,33 @@ static void submit_next(connection *c) {
   next_request = (next_request + 1) % request_count;
 }
 
+/* As a client of gRPC does at a call's deadline. What it hears of it later is no answer. */
+static void give_up(stream *s) {
+  connection *c = s->connection;
+  finished(s, DEADLINE_EXCEEDED, false);
+  if (s->id) {
+    s->given_up = true;
+    nghttp2_submit_rst_stream(c->session, NGHTTP2_FLAG_NONE, s->id, NGHTTP2_CANCEL);
+    return;
+  }
+  held += counts(s->due_ns);
+  if (c->first_waiting != s) die("a younger request was due first");
+  if (!(c->first_waiting = s->next)) c->last_waiting = NULL;
+  give_stream(s);
+  submit_next(c);
+}
+
+static void give_up_late(void) {
+  if (!option.timeout_ns) return;
+  bool touched[MAX_CONNECTIONS] = {false};
+  for (uint64_t now = now_ns(); oldest && oldest->due_ns + option.timeout_ns < now;) {
+    touched[oldest->connection - connections] = true;
+    give_up(oldest);
+  }
+  for (int i = 0; i < option.connections; i++)
+    if (touched[i]) flush(&connections[i]);
+}
+
 static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
                      size_t name_length, const uint8_t *value, size_t length, uint8_t flags,
                      void *user) {
@@ -457,7 +550,9 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
   if (name_length == 11 && !memcmp(name, "grpc-status", 11)) s->grpc_status = atoi((char *)value);
   else if (name_length == 7 && !memcmp(name, ":status", 7)) s->http_status = atoi((char *)value);
   else if (name_length == 12 && !memcmp(name, "grpc-message", 12)) note_error(value, length);
-  else if (name_length == 22 && !memcmp(name, "grpc-retry-pushback-ms", 22)) pushbacks += counts(s->due_ns);
+  else if ((name_length == 22 && !memcmp(name, "grpc-retry-pushback-ms", 22)) ||
+           (name_length == 19 && !memcmp(name, "sits-retry-after-ms", 19)))
+    s->says_when = true;
   return 0;
 }
 
@@ -472,10 +567,29 @@ static int on_data(nghttp2_session *session, uint8_t flags, int32_t id, const ui
 static int on_close(nghttp2_session *session, int32_t id, uint32_t error, void *user) {
   stream *s = nghttp2_session_get_stream_user_data(session, id);
   if (!s) return 0;
+  ((connection *)user)->open_streams--;
+  if (s->given_up) {
+    give_stream(s);
+    submit_next(user);
+    return 0;
+  }
+  note_stall(now_ns());
   int status = s->grpc_status >= 0 ? s->grpc_status : s->http_status >= 400 ? s->http_status : 2;
-  finished(s->due_ns, s->request->class, status, status == 0 && s->got_body);
+  finished(s, status, status == 0 && s->got_body);
   give_stream(s);
   submit_next(user);
+  return 0;
+}
+
+/* How many streams a server allows, and why it ends a connection. */
+static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *user) {
+  connection *c = user;
+  if (frame->hd.type == NGHTTP2_SETTINGS) c->ready = true;
+  if (frame->hd.type != NGHTTP2_GOAWAY) return 0;
+  c->ending = true;
+  const nghttp2_goaway *why = &frame->goaway;
+  snprintf(goodbye, sizeof goodbye, "%s %.*s", nghttp2_http2_strerror(why->error_code),
+           (int)why->opaque_data_len, (char *)why->opaque_data);
   return 0;
 }
 
@@ -484,6 +598,7 @@ static void open_session(connection *c) {
   nghttp2_session_callbacks_new(&callbacks);
   nghttp2_session_callbacks_set_on_header_callback(callbacks, on_header);
   nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, on_data);
+  nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, on_frame);
   nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_close);
   nghttp2_session_client_new(&c->session, callbacks, c);
   nghttp2_session_callbacks_del(callbacks);
@@ -514,6 +629,24 @@ static void open_connection(connection *c) {
   if (!option.http1) open_session(c);
 }
 
+/* As clients of gRPC do. What had left is lost, the rest takes the new connection. */
+static void reconnect(connection *c) {
+  reconnects++;
+  close(c->fd);
+  c->ready = c->wants_write = c->ending = c->closed = false;
+  c->out_length = c->out_sent = c->open_streams = 0;
+  for (stream *s = oldest, *newer; s; s = newer) {
+    newer = s->newer;
+    if (s->connection != c || !s->id) continue;
+    finished(s, UNAVAILABLE, false);
+    give_stream(s);
+    submit_next(c);
+  }
+  nghttp2_session_del(c->session);
+  open_connection(c);
+  flush(c);
+}
+
 /* Whole answers in `in`: a head, a Content-Length, a body. */
 static void parse_http1(connection *c) {
   char *head_end;
@@ -532,7 +665,8 @@ static void parse_http1(connection *c) {
     stream *s = c->only;
     c->only = NULL;
     body_bytes += body;
-    finished(s->due_ns, s->request->class, ok ? 0 : status, ok);
+    note_stall(now_ns());
+    finished(s, ok ? 0 : status, ok);
     give_stream(s);
     c->in_length -= head + body;
     memmove(c->in, c->in + head + body, c->in_length);
@@ -578,7 +712,7 @@ static void submit_due(void) {
     int to = (int)(next_arrival % (size_t)option.connections);
     const request *r = &requests[schedule[next_arrival++].request];
     if (counts(due)) count(&lag, now - due);
-    if (open_now >= (uint64_t)option.max_open || sent >= MAX_SENT || connections[to].closed) {
+    if (open_now >= (uint64_t)option.max_open || sent >= MAX_SENT) {
       unsent += counts(due);
       continue;
     }
@@ -649,7 +783,7 @@ static void parse_options(int argc, char **argv, const char **request_file,
       {"target", 1, 0, 't'},   {"path", 1, 0, 'p'},      {"requests", 1, 0, 'r'},
       {"schedule", 1, 0, 's'}, {"in-flight", 1, 0, 'n'}, {"connections", 1, 0, 'c'},
       {"warm-up", 1, 0, 'w'},  {"duration", 1, 0, 'd'},  {"drain", 1, 0, 'D'},
-      {"header", 1, 0, 'h'},   {"timeout", 1, 0, 'T'},   {"max-open", 1, 0, 'm'},
+      {"header", 1, 0, 'h'},   {"timeout-ms", 1, 0, 'T'}, {"max-open", 1, 0, 'm'},
       {"pids", 1, 0, 'P'},     {"http1", 0, 0, '1'},     {"stall-ms", 1, 0, 'S'},
       {0, 0, 0, 0}};
   int o;
@@ -667,7 +801,7 @@ static void parse_options(int argc, char **argv, const char **request_file,
         if (option.header_count == MAX_HEADERS) die("more than %d headers", MAX_HEADERS);
         option.headers[option.header_count++] = optarg;
         break;
-      case 'T': option.timeout = optarg; break;
+      case 'T': option.timeout_ns = (uint64_t)(atof(optarg) * 1e6); break;
       case 'm': option.max_open = atoi(optarg); break;
       case 'P': option.pids = optarg; break;
       case '1': option.http1 = true; break;
@@ -679,12 +813,20 @@ static void parse_options(int argc, char **argv, const char **request_file,
 static void check_options(const char *request_file) {
   if (!option.target || !request_file) die("--target and --requests are needed");
   if (!schedule == !option.in_flight) die("one of --in-flight and --schedule is needed");
-  if (option.http1 && schedule) die("--http1 has no open loop");
+  if (option.http1 && (schedule || option.timeout_ns))
+    die("--http1 has no open loop and no deadlines");
   if (option.http1) option.connections = option.in_flight;
   if (option.connections < 1 || option.connections > MAX_CONNECTIONS)
     die("--connections: 1 to %d", MAX_CONNECTIONS);
   if (option.warm_up_s + option.duration_s + option.drain_s > MAX_SECONDS)
     die("more than %g s in all", MAX_SECONDS);
+}
+
+/* Until the next deadline, at most 10 ms. */
+static int wait_ms(void) {
+  if (!option.timeout_ns || !oldest) return 10;
+  uint64_t now = now_ns(), end = oldest->due_ns + option.timeout_ns;
+  return end <= now ? 0 : end - now >= 9000000 ? 10 : (int)((end - now) / 1000000) + 1;
 }
 
 static void loop(void) {
@@ -699,7 +841,7 @@ static void loop(void) {
       if (schedule) submit_due(); /* what was due, however late we are */
     }
     if (now >= stop_ns || (over && open_now == 0)) return;
-    int n = epoll_wait(poller, events, 64, 10);
+    int n = epoll_wait(poller, events, 64, wait_ms());
     for (int i = 0; i < n; i++) {
       connection *c = events[i].data.ptr;
       if (!c) {
@@ -709,6 +851,11 @@ static void loop(void) {
       }
       if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) receive(c);
       flush(c);
+    }
+    give_up_late();
+    for (int i = 0; option.timeout_ns && i < option.connections; i++) {
+      connection *c = &connections[i];
+      if ((c->closed || (c->ending && !c->open_streams)) && now < end_ns) reconnect(c);
     }
   }
 }
@@ -770,9 +917,13 @@ static void print_results(void) {
   printf("{\"seconds\":%.6f,\"done\":%llu,\"ok\":%llu,\"per_s\":%.6g,", option.duration_s,
          (unsigned long long)done_in_window, (unsigned long long)ok_in_window,
          (double)ok_in_window / option.duration_s);
-  printf("\"open\":%llu,\"unsent\":%llu,\"pushbacks\":%llu,\"body_bytes\":%llu,",
-         (unsigned long long)open_now, (unsigned long long)unsent, (unsigned long long)pushbacks,
+  printf("\"open\":%llu,\"unsent\":%llu,\"held\":%llu,\"reconnects\":%llu,",
+         (unsigned long long)open_now, (unsigned long long)unsent, (unsigned long long)held,
+         (unsigned long long)reconnects);
+  printf("\"pushbacks\":%llu,\"body_bytes\":%llu,", (unsigned long long)pushbacks,
          (unsigned long long)body_bytes);
+  print_text("goodbye", goodbye);
+  printf(",");
   print_text("first_error", first_error);
   printf(",");
   print_statuses();
@@ -809,6 +960,7 @@ int main(int argc, char **argv) {
   by_class = allocate(class_count, sizeof *by_class);
   read_pids();
   prepare_headers();
+  signal(SIGPIPE, SIG_IGN); /* a lost connection shows in errno */
   poller = epoll_create1(0);
   for (int i = 0; i < option.connections; i++) open_connection(&connections[i]);
   start();

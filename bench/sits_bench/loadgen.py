@@ -75,6 +75,8 @@ class Load:
     """One run. Closed loop: `in_flight` requests under way at all times. Open loop: they leave
     at `at_s`, each with the request numbered in `which` (0 when None). `stall_ms`: time without
     an answer from which on it is told; 0 = nobody looks, which would cost a hundredth of a core.
+    `timeout_ms`: what has no answer so long after it was due is given up, and says so to the
+    server; a request that leaves late takes only what is left with it. 0 = no limit.
     """
 
     requests: Path
@@ -85,7 +87,7 @@ class Load:
     warm_up_s: float = 1.0
     duration_s: float = 5.0
     drain_s: float = 5.0
-    timeout: str = ""
+    timeout_ms: float = 0.0
     headers: Sequence[str] = ()
     max_open: int = 20_000
     stall_ms: float = 0.0
@@ -110,7 +112,8 @@ UNKNOWN: Final = Copies(math.nan, math.nan)
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What a run found. Rates are over the window after the warm-up; latencies are those of
-    requests due in it: answered, refused at once, or let in and not done in time (`expired`).
+    requests due in it: answered, refused at once, or without an answer in time (`expired`), of
+    which `held` never left, as the server allowed no more streams or took nothing more.
     `cpu_s` is the servers' CPU time, `cpu_us` that of each answered request."""
 
     seconds: float
@@ -132,6 +135,9 @@ class Measured:
     kinds: Sequence[Latencies] = field(default_factory=list)
     copies: Copies = UNKNOWN
     stalls: Sequence[Stall] = ()
+    held: int = 0
+    reconnects: int = 0
+    goodbye: str = ""
 
     @property
     def refused_share(self) -> float:
@@ -213,8 +219,8 @@ def _arguments(load: Load, target: str, pids: Sequence[int], path: str) -> list[
         options["--pids"] = ",".join(map(str, pids))
     if load.stall_ms:
         options["--stall-ms"] = load.stall_ms
-    if load.timeout:
-        options["--timeout"] = load.timeout
+    if load.timeout_ms:
+        options["--timeout-ms"] = load.timeout_ms
     if load.at_s is None:
         options["--in-flight"] = load.in_flight
         options["--connections"] = min(load.connections, load.in_flight)
@@ -251,6 +257,9 @@ def _measured(found: dict[str, Any]) -> Measured:
         statuses=statuses,
         unanswered=found["open"],
         unsent=found["unsent"],
+        held=found["held"],
+        reconnects=found["reconnects"],
+        goodbye=found["goodbye"],
         pushbacks=found["pushbacks"],
         cpu_s=cpu_s,
         cpu_us=cpu_s / ok * 1e6 if ok else 0.0,

@@ -22,8 +22,10 @@ Handler = Callable[[bytes, grpc.ServicerContext], bytes]
 
 
 @contextmanager
-def serving(handler: Handler) -> Iterator[str]:
-    server = grpc.server(futures.ThreadPoolExecutor(8))
+def serving(handler: Handler, **options: int) -> Iterator[str]:
+    server = grpc.server(
+        futures.ThreadPoolExecutor(8), options=[(f"grpc.{name}", n) for name, n in options.items()]
+    )
     method = grpc.unary_unary_rpc_method_handler(handler)
     service, _, name = loadgen.INFER[1:].partition("/")
     server.add_generic_rpc_handlers(
@@ -69,9 +71,12 @@ def test_a_closed_loop_sends_the_file_and_keeps_so_many_under_way(requests: Path
     assert 0 < found.answered.p50 <= found.answered.p99 <= found.answered.max
 
 
-def test_refusals_are_counted_by_status_and_their_pushback_is_seen(requests: Path) -> None:
+@pytest.mark.parametrize("key", ["grpc-retry-pushback-ms", "sits-retry-after-ms"])
+def test_refusals_are_counted_by_status_and_their_pushback_is_seen(
+    requests: Path, key: str
+) -> None:
     def handler(_request: bytes, context: grpc.ServicerContext) -> bytes:
-        context.set_trailing_metadata((("grpc-retry-pushback-ms", "50"),))
+        context.set_trailing_metadata(((key, "50"), ("sits-reason", "X")))
         context.abort(grpc.StatusCode.UNAVAILABLE, "too much")
 
     with serving(handler) as target:
@@ -157,6 +162,83 @@ def test_requests_beyond_the_bound_are_not_sent(requests: Path) -> None:
         found = loadgen.run(load, target)
         release.set()
     assert (found.unanswered, found.unsent) == (3, 7)
+
+
+def test_what_has_no_answer_in_time_is_given_up_and_the_server_told(requests: Path) -> None:
+    told = threading.Semaphore(0)
+
+    def handler(request: bytes, context: grpc.ServicerContext) -> bytes:
+        ended = threading.Event()
+        context.add_callback(ended.set)
+        ended.wait(10)
+        told.release()
+        return request
+
+    at_s = np.linspace(0.06, 0.1, 5)
+    with serving(handler) as target:
+        found = loadgen.run(short(requests, at_s=at_s, timeout_ms=50.0), target)
+        assert all(told.acquire(timeout=10) for _ in range(5))
+    assert (found.ok, found.unanswered, found.held) == (0, 0, 0)
+    assert found.statuses == {4: 5}
+    assert found.expired.count == 5
+    assert found.expired.p50 >= 50
+
+
+def test_an_answer_after_the_deadline_is_none(requests: Path) -> None:
+    """A server that knows of no deadline: the client still had none of its answers."""
+    late = threading.Event()
+
+    def handler(request: bytes, _context: grpc.ServicerContext) -> bytes:
+        late.wait(0.1)
+        return request
+
+    with serving(handler) as target:
+        found = loadgen.run(short(requests, in_flight=2, timeout_ms=20.0), target)
+    assert found.ok == found.answered.count == 0
+    assert found.expired.count > 0
+
+
+def test_what_the_server_allows_no_stream_for_never_leaves(requests: Path) -> None:
+    seen = threading.Semaphore(0)
+
+    def handler(request: bytes, context: grpc.ServicerContext) -> bytes:
+        ended = threading.Event()
+        context.add_callback(ended.set)
+        seen.release()
+        ended.wait(10)
+        return request
+
+    load = short(requests, at_s=np.full(10, 0.06), connections=1, timeout_ms=100.0)
+    with serving(handler, max_concurrent_streams=2) as target:
+        found = loadgen.run(load, target)
+    assert found.statuses == {4: 10}
+    assert found.held == 8
+    assert [seen.acquire(blocking=False) for _ in range(3)] == [True, True, False]
+
+
+def test_what_waited_for_a_stream_leaves_with_the_time_that_is_left(requests: Path) -> None:
+    left_s: list[float] = []
+    busy = threading.Event()
+
+    def handler(request: bytes, context: grpc.ServicerContext) -> bytes:
+        left_s.append(context.time_remaining())
+        busy.wait(0.1)
+        return request
+
+    load = short(requests, at_s=np.full(3, 0.06), connections=1, timeout_ms=30_000.0, drain_s=20)
+    with serving(handler, max_concurrent_streams=1) as target:
+        found = loadgen.run(load, target)
+    assert found.answered.count == 3
+    assert [left <= 30 - 0.1 * n for n, left in enumerate(left_s)] == [True] * 3
+
+
+def test_a_connection_that_the_server_ends_is_opened_again(requests: Path) -> None:
+    at_s = np.linspace(0.05, 0.349, 100)
+    with serving(lambda request, _context: request, max_connection_age_ms=80) as target:
+        found = loadgen.run(short(requests, at_s=at_s, timeout_ms=30_000.0, drain_s=20), target)
+    assert found.reconnects > 0
+    assert found.statuses.get(0, 0) > 50
+    assert sum(found.statuses.values()) == 100
 
 
 def test_http_1_answers_are_read_whole(tmp_path: Path) -> None:

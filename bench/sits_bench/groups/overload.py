@@ -95,7 +95,7 @@ class Overload:
             in_flight=0,
             at_s=poisson(TIMES * capacity.per_s, closed.seconds, rng),
             connections=CONNECTIONS,
-            timeout=f"{round(DEADLINE * capacity.answered.p99 * 1000)}u",
+            timeout_ms=DEADLINE * capacity.answered.p99,
         )
 
     def _figures(self, found: Found) -> list[Figure]:
@@ -111,9 +111,13 @@ class Overload:
                 found.median("mesh", CAPACITY, p99_ms), 2.0,
             ),
             plain(f"{name}.refused: share refused", found.median("mesh", OVER, _refused), ""),
+            plain(f"{name}.expired: share without an answer in time",
+                  found.median("mesh", OVER, _expired), ""),
+            plain(f"{name}.reconnects: connections that the front door ended",
+                  found.median("mesh", OVER, _reconnects), ""),
             plain(f"{name}.refusal_p99: how fast refusals come, p99",
                   found.median("mesh", OVER, _refusal_ms), "ms"),
-            plain(f"{name}.refusal_cpu: CPU a refused request, once the others have theirs",
+            plain(f"{name}.refusal_cpu: CPU a request without answer, once the others have theirs",
                   _refusal_cpu_us(found), "µs"),
             plain(f"{name}.pushback: share of refusals that say when to come again",
                   found.median("mesh", OVER, _pushback), ""),
@@ -134,6 +138,14 @@ def _refused(run: Measured) -> float:
     return run.refused_share
 
 
+def _expired(run: Measured) -> float:
+    return run.expired.count / max(1, sum(run.statuses.values()))
+
+
+def _reconnects(run: Measured) -> float:
+    return run.reconnects
+
+
 def _refusal_ms(run: Measured) -> float:
     return run.refused.p99
 
@@ -144,8 +156,8 @@ def _refusal_cpu_us(found: Found) -> float:
     each_us = found.median("mesh", CAPACITY, cpu_us)
 
     def left(run: Measured) -> float:
-        refused = run.failed
-        return max(0.0, run.cpu_s * 1e6 - run.ok * each_us) / refused if refused else 0.0
+        refused = run.failed - run.held
+        return max(0.0, run.cpu_s * 1e6 - run.ok * each_us) / refused if refused > 0 else 0.0
 
     return found.median("mesh", OVER, left)
 
