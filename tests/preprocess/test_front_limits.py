@@ -1,6 +1,7 @@
 """Large messages, too large ones, and headers beyond all measure."""
 
 import queue
+from contextlib import ExitStack
 
 import grpc
 import numpy as np
@@ -14,6 +15,7 @@ from sits_preprocess.request import TensorData
 
 MIB = 1 << 20
 UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+INFER = "/inference.GRPCInferenceService/ModelInfer"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
@@ -40,6 +42,38 @@ def test_a_request_over_the_limit_names_size_and_limit_and_the_next_one_works(se
     assert str(2 * MIB) in caught.value.message()
     assert "31457" in caught.value.message()
     served.infer("any_UINT8", np.zeros(10, np.uint8))
+
+
+def test_calls_beyond_those_of_a_connection_wait_at_the_client(serve) -> None:
+    served = serve(preprocess_connection_calls=2)
+    served.engine.hold = True
+    message = pb.ModelInferRequest(model_name="any_UINT8", raw_input_contents=[b"\1"])
+    message.inputs.add(name="INPUT0", datatype="UINT8", shape=[1])
+    with grpc.insecure_channel(served.address) as channel:
+        infer = channel.unary_unary(INFER, pb.ModelInferRequest.SerializeToString)
+        calls = [infer.future(message, timeout=30) for _ in range(2)]
+        served.until(lambda: len(served.engine.taken) == 2)
+        with pytest.raises(grpc.RpcError) as caught:
+            infer(message, timeout=0.2)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert len(served.engine.taken) == 2
+        served.engine.finish_all()
+        assert all(call.result() for call in calls)
+
+
+def test_streams_of_different_clients_do_not_share_the_calls_of_one_connection(serve) -> None:
+    served = serve(preprocess_connection_calls=1)
+    ends = [queue.SimpleQueue() for _ in range(3)]
+    with ExitStack() as channels:
+        for requests in ends:
+            options = [("grpc.use_local_subchannel_pool", 1)]
+            channel = channels.enter_context(grpc.insecure_channel(served.address, options))
+            stream = channel.stream_stream(STREAM, pb.ModelInferRequest.SerializeToString)
+            requests.put(pb.ModelInferRequest(model_name="nobody"))
+            answers = stream(iter(requests.get, None), timeout=30)
+            assert next(answers), "while those before are open"
+        for requests in ends:
+            requests.put(None)
 
 
 def test_bytes_of_unanswered_requests_are_bounded_over_all_calls(serve) -> None:

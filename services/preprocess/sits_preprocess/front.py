@@ -151,6 +151,7 @@ def transport_of(settings: PreprocessSettings, routes: Routes) -> Transport:
         settings.preprocess_stream_bytes,
         settings.preprocess_max_connection_age_s,
         settings.preprocess_reuse_port or settings.preprocess_processes > 1,
+        settings.preprocess_connection_calls,
     )
     if limits.shared_port and settings.preprocess_allow_client_shm:
         raise SettingsError(

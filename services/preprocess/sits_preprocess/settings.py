@@ -105,6 +105,14 @@ class PreprocessSettings(Settings):
         default=False,
         description="let clients of this host register their own shared memory",
     )
+    preprocess_connection_calls: int = Field(
+        default=1024,
+        ge=1,
+        le=100_000,
+        description="calls that a connection may have open, streams included; its client keeps the "
+        "others to itself, and their time runs there. By default as many as fill 8 GPUs with two "
+        "batches of 64 each",
+    )
     preprocess_stream_requests: int = Field(
         default=256,
         ge=1,

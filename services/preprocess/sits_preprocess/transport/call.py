@@ -152,14 +152,15 @@ class Routes:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`message_bytes` holds in both directions, the next two for each stream; 0 s = no limit.
-    `shared_port`: other processes may listen on it too."""
+    """`message_bytes` holds in both directions, the next two for each stream; 0 s and 0 calls = no
+    limit. `shared_port`: other processes may listen on it too."""
 
     message_bytes: int
     stream_requests: int
     stream_bytes: int
     connection_age_s: float = 0.0
     shared_port: bool = False
+    connection_calls: int = 0
 
 
 class Transport(Protocol):

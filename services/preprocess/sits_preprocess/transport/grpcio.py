@@ -89,6 +89,8 @@ def _options(limits: Limits) -> Options:
     options = server_options(limits.message_bytes)
     if limits.shared_port:
         options = [("grpc.so_reuseport", 1) if o[0] == "grpc.so_reuseport" else o for o in options]
+    if limits.connection_calls:
+        options.append(("grpc.max_concurrent_streams", limits.connection_calls))
     if limits.connection_age_s:
         options.append(("grpc.max_connection_age_ms", round(limits.connection_age_s * 1000)))
     return options

@@ -48,6 +48,7 @@ BACKLOG = 512
 """Taken at once while some are refused and more wait: only among all of them is the newest, and
 those that are too late cost little. Receiving so many holds up other threads for a millisecond."""
 METADATA_BYTES = 16 << 10
+NO_LIMIT = (1 << 31) - 1
 STOP_POLL_S = 0.01
 FORWARD_S = 0.5
 """For the front to pass on to clients how their streams ended; it does not tell when it has."""
@@ -113,6 +114,7 @@ class NativeTransport:
                 paths,
                 io_threads=self._io_threads,
                 call_details=True,
+                max_concurrent_streams=self._limits.connection_calls or NO_LIMIT,
                 max_metadata_size=METADATA_BYTES,
                 reuse_port=self._limits.shared_port,
             )
