@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 from sits_core.errors import SitsError, Unavailable
-from sits_preprocess.door import Door, Turn
+from sits_preprocess.door import PACE, TAKEN, Door, Turn
 from sits_preprocess.gates import Look
 from sits_preprocess.oip.reading import OipMessage, beginning
-from sits_preprocess.transport.call import Limits, Pairs, Routes
-from sits_preprocess.transport.native import BACKLOG, EVENTS, NativeTransport
+from sits_preprocess.transport.call import LATER, Limits, Pairs, Routes
+from sits_preprocess.transport.native import BACKLOG, EVENTS, MOST, NativeTransport
 from sits_protos.oip.grpc_service_pb2 import ModelInferRequest
 from sits_scheduling.gate import Needs
 
@@ -146,6 +146,64 @@ def test_only_those_that_were_asked_about_are_not_foreseen_again(served) -> None
     assert taken == [True, False]
 
 
+def ended(turn: Turn, calls: int) -> None:
+    """A turn that looks at so many calls which nothing is wrong with."""
+    if calls:
+        let_in(turn, calls)
+    turn.end(0)
+
+
+def let_in(turn: Turn, calls: int, left_s: float = 1.0, **metadata: str) -> list[str]:
+    """What becomes of so many calls: `in`, `later` or `no`, and how often in a row."""
+    pairs: Pairs = tuple((key.replace("_", "-"), value) for key, value in metadata.items())
+    found = [turn.refusal(message(), pairs, left_s) for _ in range(calls)]
+    said = ["in" if error is None else "later" if error is LATER else "no" for error in found]
+    return [f"{said.count(word)} {word}" for word in dict.fromkeys(said)]
+
+
+def test_no_more_are_let_in_at_once_than_delay_what_is_newer_for_a_moment(turn, served) -> None:
+    served.engine.looks = Look(None)
+    assert let_in(turn, TAKEN + 3) == [f"{TAKEN} in", "3 later"]
+    turn.end(2 * MS)
+    assert served.engine.away == {}, "nobody was refused"
+
+
+def test_models_and_tenants_share_what_is_let_in_at_once(served) -> None:
+    served.engine.looks = Look(None)
+    door = Door(served.front.inference, lambda _arrivals, _foreseen: None)
+    first = door.turn(0)
+    for tenant in ("gold", "silver"):
+        assert let_in(first, 1, sits_tenant=tenant) == ["1 in"]
+    first.end(0)
+    second = door.turn(1)
+    half = TAKEN // 2
+    for tenant in ("gold", "silver"):
+        assert let_in(second, half + 1, sits_tenant=tenant) == [f"{half} in", "1 later"]
+
+
+def test_what_waits_before_the_door_waits_for_the_turns_of_those_that_go_before_it(served) -> None:
+    served.engine.looks = Look(None)
+    door = Door(served.front.inference, lambda _arrivals, _foreseen: None)
+    ended(door.turn(0), TAKEN + 1)
+    turn_ns = 40 * MS
+    second = door.turn(turn_ns)
+    row_s = PACE * turn_ns / TAKEN / 1e9
+    in_time = TAKEN + 10
+    found = let_in(second, in_time + 5, left_s=(in_time - 0.5) * row_s)
+    assert found == [f"{TAKEN} in", "10 later", "5 no"]
+
+
+def test_it_forgets_how_long_turns_took_once_nothing_waits(served) -> None:
+    served.engine.looks = Look(None)
+    door = Door(served.front.inference, lambda _arrivals, _foreseen: None)
+    for now in (0, 1000 * MS):
+        ended(door.turn(now), TAKEN + 1)
+    for number in range(2, 40):
+        ended(door.turn(number * 1000 * MS), 0)
+    turn = door.turn(40_000 * MS)
+    assert let_in(turn, TAKEN, left_s=0.1) == [f"{TAKEN} in"]
+
+
 def test_all_are_accounted_for_together(turn, served) -> None:
     reasons(turn, 11, 11, 11, 0)
     turn.end(2 * MS)
@@ -205,10 +263,12 @@ class Crowd:
 
     def __init__(self, judge: Callable[[bytes], SitsError | None]) -> None:
         self.judge, self.seen, self.taken, self.ended = judge, [], [], 0
+        self.left_s = []
         self.calls = []
 
-    def refusal(self, message: bytes, _metadata: Pairs, _left_s: float | None):
+    def refusal(self, message: bytes, _metadata: Pairs, left_s: float | None):
         self.seen.append(message)
+        self.left_s.append(left_s)
         return self.judge(message)
 
     def take(self, arrivals) -> None:
@@ -287,6 +347,71 @@ def test_a_message_that_is_too_large_is_no_matter_of_the_door() -> None:
     transport, _ = taking(crowd)
     transport._take(front, [call(1, bytes(101))])
     assert (crowd.seen, front.refused) == ([], [1])
+
+
+def later(body: bytes) -> SitsError | None:
+    return LATER if body[0] < 10 else None
+
+
+def test_what_is_to_be_looked_at_later_stands_behind_what_comes_next() -> None:
+    crowd, front = Crowd(later), Front()
+    transport, _ = taking(crowd)
+    transport._take(front, [call(n, bytes([n])) for n in (1, 11)])
+    assert (transport._open(), list(transport._calls)) == (2, [11])
+    crowd.seen, crowd.judge = [], lambda body: SHED if body[0] < 10 else None
+    transport._take(front, [call(12, b"\x0c")])
+    assert crowd.seen == [b"\x0c", b"\1"]
+    assert crowd.left_s[-1] < 1.0, "its time runs"
+    assert (front.refused, transport._open()) == ([1], 2)
+
+
+def test_what_was_to_be_looked_at_later_is_taken_once_nothing_is_refused_any_more() -> None:
+    transport, unseen = taking(Crowd(later))
+    transport._take(Front(), [call(1, b"\1")])
+    transport._turns = []
+    transport._take(Front(), [call(2, b"\2")])
+    assert unseen == [b"\1", b"\2"]
+    assert transport._calls[1].deadline < transport._calls[2].deadline
+
+
+def test_a_client_that_leaves_while_its_call_waits_is_not_waited_for() -> None:
+    crowd = Crowd(later)
+    transport, _ = taking(crowd)
+    transport._take(Front(), [call(1, b"\1")])
+    transport._take(Front(), [cancel(1)])
+    assert crowd.taken == [b"\1"]
+    left: list[bool] = []
+    crowd.calls[0].on_cancel(lambda: left.append(True))
+    assert left == [True]
+
+
+class Library:
+    """Stands for the library: so many events wait."""
+
+    def __init__(self, events: int) -> None:
+        self.left, self.waits = events, []
+
+    def recv_batch_details(self, most: int, wait_ms: int | None) -> list[None]:
+        self.waits.append(wait_ms)
+        taken = min(most, self.left)
+        self.left -= taken
+        return [None] * taken
+
+
+def test_while_some_are_refused_all_events_that_wait_are_received_before_a_look() -> None:
+    transport, _ = taking(Crowd(later))
+    assert len(transport._events(Library(2000), EVENTS)) == EVENTS
+    assert len(transport._events(Library(2000), BACKLOG)) == 2000
+    assert len(transport._events(Library(100_000), BACKLOG)) == MOST
+
+
+def test_it_waits_for_events_only_while_nothing_is_to_be_looked_at_again() -> None:
+    transport, _ = taking(Crowd(later))
+    library = Library(1)
+    transport._events(library, EVENTS)
+    transport._take(Front(), [call(1, b"\1")])
+    transport._events(library, EVENTS)
+    assert library.waits == [None, 0]
 
 
 def test_while_some_are_refused_all_that_wait_are_taken_at_once() -> None:

@@ -5,12 +5,12 @@ Handlers are callbacks: they return at once and answer later, from any thread.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
 from sits_core.clock import Deadline
-from sits_core.errors import Internal, SitsError
+from sits_core.errors import Internal, SitsError, Unavailable
 
 log = structlog.get_logger()
 
@@ -114,11 +114,16 @@ Arrivals = Sequence[tuple[bytes, Call]]
 ArrivalsHandler = Callable[[Arrivals], None]
 
 
+LATER: Final = Unavailable("there are newer ones")
+"""Refuses nothing: the call is to be looked at again, together with those that come next."""
+
+
 class Turn(Protocol):
     """Looks at calls that came together before anything is made of them, the newest first."""
 
     def refusal(self, message: bytes, metadata: Pairs, left_s: float | None) -> SitsError | None:
-        """What to refuse a call with; None = it is to be taken. `left_s`: until its deadline."""
+        """What to refuse a call with, or `LATER`; None = it is to be taken. `left_s`: until its
+        deadline."""
         ...
 
     def take(self, arrivals: Arrivals) -> None:

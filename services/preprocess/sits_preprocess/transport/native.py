@@ -23,6 +23,7 @@ from sits_core.errors import PUSHBACK_KEY, ResourceExhausted, SitsError, Unavail
 from sits_core.settings import SettingsError
 from sits_preprocess.transport.call import (
     FOR_EVER_S,
+    LATER,
     ArrivalsHandler,
     Call,
     Limits,
@@ -40,13 +41,18 @@ from sits_preprocess.transport.grpcio import GrpcioTransport
 if TYPE_CHECKING:  # these two exist in the stubs only
     from pygrpc_native._native import CallDetails, DetailedEvent
 
+    _Waiting = tuple[int, bytes, CallDetails, int]
+    """A call of which nothing has been made: its id, message, and details as of a moment."""
+
 log = structlog.get_logger()
 
 EVENTS = 64
 """Calls taken at once; more would delay the first of them."""
 BACKLOG = 512
-"""Taken at once while some are refused and more wait: only among all of them is the newest, and
-those that are too late cost little. Receiving so many holds up other threads for a millisecond."""
+"""Taken at once while some are refused and more wait; receiving so many holds up other threads for
+a millisecond. Then all that wait are received before any is looked at: only among all of them is
+the newest, and those that are too late cost little."""
+MOST = 16 * BACKLOG
 METADATA_BYTES = 16 << 10
 NO_LIMIT = (1 << 31) - 1
 STOP_POLL_S = 0.01
@@ -68,6 +74,7 @@ class NativeTransport:
         paths = list(routes.batched)
         self._turns = [(paths.index(path), turns) for path, turns in routes.turns.items()]
         self._calls: dict[int, _NativeCall] = {}
+        self._held: dict[int, list[_Waiting]] = {}
         self._stopping = False
         self._front: NativeGrpcFront | None = None
         self._streams: GrpcioTransport | None = None
@@ -104,7 +111,7 @@ class NativeTransport:
 
     def _open(self) -> int:
         streams = self._streams.open_streams if self._streams is not None else 0
-        return len(self._calls) + streams
+        return len(self._calls) + sum(map(len, self._held.values())) + streams
 
     def _listen(self) -> NativeGrpcFront:
         paths = [(path, False) for path in (*self._routes.batched, *self._routes.unary)]
@@ -126,7 +133,16 @@ class NativeTransport:
     def _receive(self, front: NativeGrpcFront) -> None:
         limit = EVENTS
         while limit:
-            limit = self._take(front, front.recv_batch_details(limit))
+            limit = self._take(front, self._events(front, limit))
+
+    def _events(self, front: NativeGrpcFront, limit: int) -> "list[DetailedEvent] | None":
+        """What came; waits for it unless some that came are still to be looked at."""
+        events = front.recv_batch_details(limit, 0 if self._held else None)
+        more = events if limit == BACKLOG else None
+        while events is not None and more and len(more) == BACKLOG and len(events) < MOST:
+            more = front.recv_batch_details(BACKLOG, 0)
+            events += more or ()
+        return events
 
     def _take(self, front: NativeGrpcFront, events: "Sequence[DetailedEvent] | None") -> int:
         """Calls of a batched method go to its handler together, after all have been looked at.
@@ -134,14 +150,15 @@ class NativeTransport:
         Returns how many to take next; 0 when the front is closed. Keeps nothing: the next call
         may be long in coming.
         """
-        calls, limit, crowds = self._calls, self._limits.message_bytes, self._crowds()
-        together: dict[int, list[tuple[bytes, Call]]] = {}
+        calls, limit, now = self._calls, self._limits.message_bytes, now_ns()
+        crowds = self._crowds(now)
+        together = self._no_longer_held(front, crowds)
         for _kind, call_id, method, message, _key, details in events or ():
             if message is None or details is None:
                 self._cancel(call_id, crowds)
                 continue
             if method in crowds and len(message) <= limit:
-                crowds[method].calls.append((call_id, message, details))
+                crowds[method].calls.append((call_id, message, details, now))
                 continue
             call = calls[call_id] = _NativeCall(front, calls, call_id, details)
             if len(message) > limit or self._stopping:
@@ -152,40 +169,59 @@ class NativeTransport:
                 run_unary(self._unary[method - len(self._batched)], message, call)
         for method, arrivals in together.items():
             run_batched(self._batched[method], arrivals)
-        for crowd in crowds.values():
-            self._let_in(front, crowd)
+        for method, crowd in crowds.items():
+            if held := self._let_in(front, crowd, now):
+                self._held[method] = held
         if events is None:
             return 0
         return BACKLOG if crowds and len(events) >= EVENTS else EVENTS
 
-    def _crowds(self) -> "dict[int, _Crowd]":
+    def _crowds(self, now: int) -> "dict[int, _Crowd]":
         """By method, those of whose calls some will be refused; none of all in quiet times."""
         if self._stopping:
             return {}
-        now = now_ns()
         turns = {method: turn for method, look in self._turns if (turn := look(now)) is not None}
-        return {method: _Crowd(turn, now) for method, turn in turns.items()}
+        return {method: _Crowd(turn, self._held.pop(method, [])) for method, turn in turns.items()}
 
-    def _let_in(self, front: NativeGrpcFront, crowd: "_Crowd") -> None:
-        """What is refused never becomes a call; what is not goes before it."""
+    def _no_longer_held(
+        self, front: NativeGrpcFront, crowds: "Mapping[int, _Crowd]"
+    ) -> dict[int, list[tuple[bytes, Call]]]:
+        """By method, what was to be looked at again and now need not be."""
+        together: dict[int, list[tuple[bytes, Call]]] = {}
+        for method in [method for method in self._held if method not in crowds]:
+            held = self._held.pop(method)
+            together[method] = [(each[1], self._call(front, each)) for each in held]
+        return together
+
+    def _call(self, front: NativeGrpcFront, each: "_Waiting") -> "_NativeCall":
+        call_id, _, details, came_ns = each
+        call = self._calls[call_id] = _NativeCall(front, self._calls, call_id, details, came_ns)
+        return call
+
+    def _let_in(self, front: NativeGrpcFront, crowd: "_Crowd", now: int) -> "list[_Waiting]":
+        """What is refused never becomes a call; what is not goes before it. Returns what is to be
+        looked at again."""
         taken: list[tuple[bytes, Call]] = []
         refused: list[tuple[int, SitsError]] = []
-        for (call_id, message, details), error in zip(crowd.calls, crowd.refusals(), strict=True):
-            if error is not None:
-                if details[2] != 0.0:  # else the library has told its client so itself
-                    refused.append((call_id, error))
-                continue
-            call = _NativeCall(front, self._calls, call_id, details, crowd.came_ns)
-            self._calls[call_id] = call
-            if call_id in crowd.cancelled:
-                call.cancelled()
-            taken.append((message, call))
+        held: list[_Waiting] = []
+        for each, error in zip(crowd.held + crowd.calls, crowd.refusals(now), strict=True):
+            if error is not None and error is not LATER:
+                if each[2][2] != 0.0:  # else the library has told its client so itself
+                    refused.append((each[0], error))
+            elif error is LATER and each[0] not in crowd.cancelled:
+                held.append(each)
+            else:
+                call = self._call(front, each)
+                if each[0] in crowd.cancelled:
+                    call.cancelled()
+                taken.append((each[1], call))
         if taken:
             run_batched(crowd.turn.take, taken)
         crowd.turn.end(now_ns())
         answers = {error: _answer(error) for error in {error for _, error in refused}}
         for call_id, error in refused:
             front.fail(call_id, *answers[error])
+        return held
 
     def _cancel(self, call_id: int, crowds: "Mapping[int, _Crowd]") -> None:
         call = self._calls.get(call_id)
@@ -208,23 +244,27 @@ class NativeTransport:
 
 
 class _Crowd:
-    """Calls of one method that came together while some are refused."""
+    """Calls of one method that wait together while some are refused, the oldest first."""
 
-    __slots__ = ("calls", "came_ns", "cancelled", "turn")
+    __slots__ = ("calls", "cancelled", "held", "turn")
 
-    def __init__(self, turn: Turn, came_ns: int) -> None:
-        self.turn, self.came_ns = turn, came_ns
-        self.calls: list[tuple[int, bytes, CallDetails]] = []
+    def __init__(self, turn: Turn, held: "list[_Waiting]") -> None:
+        self.turn, self.held = turn, held
+        self.calls: list[_Waiting] = []
         self.cancelled: set[int] = set()
 
-    def refusals(self) -> "list[SitsError | None]":
+    def refusals(self, now: int) -> "list[SitsError | None]":
         """One for each of the calls, which are looked at from the newest to the oldest."""
         look = self.turn.refusal
         try:
-            found = [look(message, each[0], each[2]) for _, message, each in reversed(self.calls)]
+            found = [look(message, each[0], each[2]) for _, message, each, _ in self.calls[::-1]]
+            for _, message, each, came_ns in self.held[::-1]:
+                left_s = each[2]
+                left_s = None if left_s is None else left_s - (now - came_ns) / 1e9
+                found.append(look(message, each[0], left_s))
         except Exception as error:
             log.exception("turn.failed", error=type(error).__name__)
-            return [None] * len(self.calls)
+            return [None] * (len(self.held) + len(self.calls))
         found.reverse()
         return found
 
