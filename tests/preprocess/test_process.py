@@ -80,6 +80,33 @@ def test_http_2_is_not_bound_to_the_processor_of_python(free_ports) -> None:
     assert threads["grpc-native-io"] == everywhere
 
 
+def test_http_2_goes_before_python_where_it_may(free_ports) -> None:
+    env = environment(free_ports, SITS_PREPROCESS_IO_NICE="-3")
+    command = [sys.executable, "-m", "sits_preprocess"]
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE) as started:
+        if may_be_preferred():
+            with triton.InferenceServerClient(f"127.0.0.1:{free_ports[0]}") as client:
+                wait_until(lambda: is_live(client), 30)
+            nices = {
+                (folder / "comm").read_text().strip(): os.getpriority(
+                    os.PRIO_PROCESS, int(folder.name)
+                )
+                for folder in Path(f"/proc/{started.pid}/task").iterdir()
+            }
+            assert nices.pop("grpc-native-io") == -3
+            assert set(nices.values()) == {os.getpriority(os.PRIO_PROCESS, 0)}
+        else:
+            assert started.wait(30) != 0
+            assert b"CAP_SYS_NICE" in started.stderr.read()
+        started.kill()
+
+
+def may_be_preferred() -> bool:
+    """Whether the kernel lets our children go before others."""
+    ask = "import os; os.setpriority(os.PRIO_PROCESS, 0, -3)"
+    return subprocess.run([sys.executable, "-c", ask], stderr=subprocess.DEVNULL).returncode == 0
+
+
 def is_live(client: triton.InferenceServerClient) -> bool:
     try:
         return client.is_server_live()

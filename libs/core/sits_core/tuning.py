@@ -6,9 +6,12 @@ import gc
 import os
 import sys
 import threading
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
+from sits_core.clock import Deadline
 from sits_core.settings import SettingsError
 
 SWITCH_INTERVAL_S: Final = 0.0005
@@ -28,6 +31,8 @@ TIMER_SLACK_NS: Final = 1
 YOUNG_OBJECTS: Final = 50_000
 """So many new objects until the cyclic collector looks at them, not 700: requests leave nothing
 for it, but those under way are looked at again and again."""
+
+NAMED_S: Final = 1.0
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _PR_SET_TIMERSLACK: Final = 29
@@ -71,6 +76,25 @@ def pin_python(cpus: str, setting: str) -> None:
         if thread.native_id is not None:
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 _run_on(thread.native_id, cpus, setting)
+
+
+def prefer(name: str, nice: int, setting: str) -> None:
+    """Native threads of that name, which have just been started, get this niceness: below 0 they
+    go before others. 0 = as before. Raises `SettingsError` where this process may not."""
+    limit = Deadline.after(NAMED_S)
+    while nice and not (found := _named(name)) and not limit.passed():
+        time.sleep(NAMED_S / 100)
+    for thread in found if nice else ():
+        try:
+            os.setpriority(os.PRIO_PROCESS, thread, nice)
+        except PermissionError:
+            raise SettingsError(f"{setting}={nice}: this process lacks CAP_SYS_NICE") from None
+
+
+def _named(name: str) -> list[int]:
+    """A thread gives itself its name, a moment after it was started."""
+    folders = Path("/proc/self/task").iterdir()
+    return [int(each.name) for each in folders if (each / "comm").read_text().strip() == name]
 
 
 def _run_on(thread: int, cpus: str, setting: str) -> None:

@@ -160,11 +160,14 @@ def transport_of(settings: PreprocessSettings, routes: Routes) -> Transport:
         )
     tls = front_tls(settings)
     if transport_name(settings, tls) == "grpcio":
+        if settings.preprocess_io_nice:
+            raise SettingsError("SITS_PREPROCESS_IO_NICE needs the native transport")
         return GrpcioTransport(settings.preprocess_bind, routes, limits, tls)
     if limits.connection_age_s:
         raise SettingsError("SITS_PREPROCESS_MAX_CONNECTION_AGE_S needs the grpcio transport")
     io_threads = settings.preprocess_io_threads or _io_threads()
-    return NativeTransport(settings.preprocess_bind, routes, limits, io_threads)
+    nice = settings.preprocess_io_nice
+    return NativeTransport(settings.preprocess_bind, routes, limits, io_threads, nice)
 
 
 def transport_name(settings: PreprocessSettings, tls: ServerTls | None) -> str:

@@ -38,6 +38,13 @@ class PreprocessSettings(Settings):
         description="threads of the native transport that do HTTP/2; 0 = one for every eight "
         "processors",
     )
+    preprocess_io_nice: int = Field(
+        default=0,
+        ge=-20,
+        le=0,
+        description="niceness of those threads: below 0 they go before all others that want a "
+        "processor, so that under overload calls do not wait for them unseen; needs CAP_SYS_NICE",
+    )
     preprocess_python_cpus: str = Field(
         default="",
         pattern=CPUS,

@@ -21,6 +21,7 @@ from pygrpc_native import NativeGrpcFront
 from sits_core.clock import Deadline, now_ns
 from sits_core.errors import PUSHBACK_KEY, ResourceExhausted, SitsError, Unavailable
 from sits_core.settings import SettingsError
+from sits_core.tuning import prefer
 from sits_preprocess.transport.call import (
     FOR_EVER_S,
     LATER,
@@ -54,6 +55,7 @@ a millisecond. Then all that wait are received before any is looked at: only amo
 the newest, and those that are too late cost little."""
 MOST = 16 * BACKLOG
 METADATA_BYTES = 16 << 10
+IO_THREAD = "grpc-native-io"
 NO_LIMIT = (1 << 31) - 1
 STOP_POLL_S = 0.01
 FORWARD_S = 0.5
@@ -65,10 +67,12 @@ WRITE_S = 0.1
 class NativeTransport:
     """Serves `routes` on `bind` (host:port)."""
 
-    def __init__(self, bind: str, routes: Routes, limits: Limits, io_threads: int = 1) -> None:
-        """`io_threads` do the HTTP/2, outside of Python."""
+    def __init__(
+        self, bind: str, routes: Routes, limits: Limits, io_threads: int = 1, io_nice: int = 0
+    ) -> None:
+        """`io_threads` do the HTTP/2, outside of Python, at that niceness."""
         self._bind, self._routes, self._limits = bind, routes, limits
-        self._io_threads = io_threads
+        self._io_threads, self._io_nice = io_threads, io_nice
         self._batched: Sequence[ArrivalsHandler] = tuple(routes.batched.values())
         self._unary: Sequence[UnaryHandler] = tuple(routes.unary.values())
         paths = list(routes.batched)
@@ -91,6 +95,7 @@ class NativeTransport:
         front.set_fallback(socket)
         self.port = front.bound_port
         front.start()
+        prefer(IO_THREAD, self._io_nice, "SITS_PREPROCESS_IO_NICE")
         threading.Thread(target=self._receive, args=(front,), name="front", daemon=True).start()
 
     def stop(self, grace_s: float) -> None:
