@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from gpu import bare, gangs, links, placement, record  # noqa: E402 - after the skip
 
-from sits_topology.affinity import Knowledge, LinkKind  # noqa: E402
+from sits_scheduling.links import Knowledge, LinkKind  # noqa: E402
 from sits_topology.measured import read_measured  # noqa: E402
 from sits_topology.model import Device, DeviceKind, Link, Topology, both_ways  # noqa: E402
 from sits_topology.probe.plan import How  # noqa: E402

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sits_scheduling.columns import Floats
 from sits_scheduling.fabric import Cluster, Node
 from sits_scheduling.gangs import RandomGangs, TopologyGangs
-from sits_scheduling.links import Link, LinkKind, cost_s_per_mb
+from sits_scheduling.links import Link, LinkKind
 from sits_scheduling.rings import best_group, ring_gbps
 
 MIB = 1 << 20
@@ -191,6 +191,6 @@ def test_random_gangs_need_only_enough_free_devices() -> None:
 def test_a_node_of_published_costs_takes_the_slower_direction() -> None:
     costs = {("a", "b"): 1e-5, ("b", "a"): 2e-5, ("a", "c"): 1e-4, ("c", "a"): 1e-4}
     node = Node.of_costs("h", ["a", "b", "c"], costs)
-    unknown = 1e-3 / cost_s_per_mb(Link(LinkKind.UNSPECIFIED))
+    unknown = 1e-3 / Link(LinkKind.UNSPECIFIED).cost_s_per_mb
     assert node.gbps[0, 1] == node.gbps[1, 0] == pytest.approx(50.0)
     assert node.gbps[1, 2] == pytest.approx(unknown)

@@ -1,4 +1,4 @@
-"""Costs of links keep kind, bandwidth and knowledge apart, as the topology service does."""
+"""Links cost by kind, bandwidth and knowledge; messages also what starting them takes."""
 
 import pytest
 
@@ -6,41 +6,25 @@ from sits_scheduling.links import (
     Knowledge,
     Link,
     LinkKind,
-    cost_s_per_mb,
     switched,
     transfer_us,
 )
-from sits_topology import affinity as topology
-
-
-@pytest.mark.parametrize("knowledge", list(Knowledge))
-@pytest.mark.parametrize("kind", list(LinkKind))
-@pytest.mark.parametrize("gbps", [0.0, 24.0, 371.0])
-@pytest.mark.parametrize("measured", [False, True])
-def test_the_rule_is_that_of_the_topology_service(
-    kind: LinkKind, knowledge: Knowledge, gbps: float, measured: bool
-) -> None:
-    theirs = topology.cost_s_per_mb(
-        topology.LinkKind(kind), topology.Knowledge(knowledge.value), gbps or None,
-        measured=measured,
-    )  # fmt: skip
-    assert cost_s_per_mb(Link(kind, gbps, 0.0, knowledge, measured)) == pytest.approx(theirs)
 
 
 def test_farther_kinds_cost_more() -> None:
     order = [LinkKind.SELF, LinkKind.NVLINK, LinkKind.PIX, LinkKind.PXB, LinkKind.PHB,
              LinkKind.NODE, LinkKind.SYS]  # fmt: skip
-    costs = [cost_s_per_mb(Link(kind)) for kind in order]
+    costs = [Link(kind).cost_s_per_mb for kind in order]
     assert costs == sorted(costs)
 
 
 def test_absent_unknown_and_degraded_are_three_different_costs() -> None:
     absent, unknown = (
-        cost_s_per_mb(Link(LinkKind.SYS, 24.0, knowledge=k))
+        Link(LinkKind.SYS, 24.0, knowledge=k).cost_s_per_mb
         for k in (Knowledge.ABSENT, Knowledge.UNKNOWN)
     )
-    known = cost_s_per_mb(Link(LinkKind.NVLINK, 240.0))
-    degraded = cost_s_per_mb(Link(LinkKind.NVLINK, 240.0, knowledge=Knowledge.DEGRADED))
+    known = Link(LinkKind.NVLINK, 240.0).cost_s_per_mb
+    degraded = Link(LinkKind.NVLINK, 240.0, knowledge=Knowledge.DEGRADED).cost_s_per_mb
     assert known < degraded < unknown < absent
 
 

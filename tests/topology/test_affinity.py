@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from sits_protos.v1 import topology_pb2 as pb
-from sits_topology.affinity import HALF_COST_S, Knowledge, LinkKind, cost_s_per_mb, weight
+from sits_scheduling.affinity import HALF_COST_S
+from sits_scheduling.links import Knowledge, LinkKind, cost_s_per_mb
+from sits_topology.affinity import weight
 from sits_topology.bandwidth import pcie_generation_gbps, per_nvlink_gbps
 from sits_topology.model import DeviceKind, Health
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pynvml
 import pytest
 
-from sits_topology.affinity import DEGRADED_FACTOR
+from sits_scheduling.links import DEGRADED_FACTOR
 from sits_topology.health import (
     FATAL_S,
     FATAL_XIDS,

@@ -11,7 +11,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from sits_core.settings import SettingsError
-from sits_topology.affinity import Knowledge, LinkKind
+from sits_scheduling.links import Knowledge, LinkKind
 from sits_topology.app import source_of
 from sits_topology.measured import FORMAT, Measured, MeasuredLink, MeasuredSource, read_measured
 from sits_topology.metrics import measured_age

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sits_topology.affinity import Knowledge, LinkKind
+from sits_scheduling.links import Knowledge, LinkKind
 from sits_topology.model import DeviceKind, Topology, TopologyError
 from sits_topology.nccl_xml import read_nccl_xml
 from sits_topology.sources import read_file

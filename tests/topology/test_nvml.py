@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from sits_core.redis_registry import MAX_RECORD_BYTES
-from sits_topology.affinity import Knowledge, LinkKind
+from sits_scheduling.links import Knowledge, LinkKind
 from sits_topology.model import DeviceKind, Health, Topology, TopologyError
 from sits_topology.nvml import NvmlSource
 from sits_topology.snapshot import link_cost_s, to_proto

@@ -9,7 +9,7 @@ from pathlib import Path as File
 
 import pytest
 
-from sits_topology.affinity import Knowledge, LinkKind
+from sits_scheduling.links import Knowledge, LinkKind
 from sits_topology.measured import read_measured
 from sits_topology.model import Device, DeviceKind, Link, Topology, both_ways
 from sits_topology.probe import plan, run

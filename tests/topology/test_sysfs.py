@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sits_topology.affinity import Knowledge, LinkKind
+from sits_scheduling.links import Knowledge, LinkKind
 from sits_topology.cpulist import from_words, parse_list, parse_mask
 from sits_topology.host import HostSource
 from sits_topology.model import DeviceKind, TopologyError

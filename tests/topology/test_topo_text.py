@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sits_topology.affinity import Knowledge, LinkKind
+from sits_scheduling.links import Knowledge, LinkKind
 from sits_topology.model import DeviceKind, Health, Topology, TopologyError
 from sits_topology.snapshot import link_cost_s
 from sits_topology.topo_text import read_topo_text

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from sits_scheduling.columns import Floats
-from sits_scheduling.links import LATENCY_US, Link, LinkKind, cost_s_per_mb
+from sits_scheduling.links import LATENCY_US, Link, LinkKind
 from sits_scheduling.rings import ring_gbps
 
 NVLINK_EFFICIENCY: Final = 0.7
@@ -34,7 +34,7 @@ class Node:
     ) -> "Node":
         """From seconds a megabyte, as topology publishes them; of two directions the slower
         one counts, an unknown pair is an unknown path."""
-        unknown = cost_s_per_mb(Link(LinkKind.UNSPECIFIED))
+        unknown = Link(LinkKind.UNSPECIFIED).cost_s_per_mb
         gbps = np.empty((len(devices), len(devices)))
         for i, one in enumerate(devices):
             for j, other in enumerate(devices):
@@ -46,7 +46,7 @@ class Node:
     def of_links(
         cls, host: str, devices: Sequence[str], links: Mapping[tuple[str, str], Link]
     ) -> "Node":
-        return cls.of_costs(host, devices, {pair: cost_s_per_mb(li) for pair, li in links.items()})
+        return cls.of_costs(host, devices, {pair: li.cost_s_per_mb for pair, li in links.items()})
 
     def __len__(self) -> int:
         return len(self.devices)

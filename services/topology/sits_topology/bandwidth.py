@@ -1,4 +1,4 @@
-"""Nominal bandwidths of PCIe and NVLink in GB/s, as NCCL reckons them (src/graph/topo.h)."""
+"""Nominal bandwidths in GB/s, as NCCL reckons them (src/graph/topo.h)."""
 
 import re
 from typing import Final
@@ -14,6 +14,9 @@ _GT = re.compile(r"(\d+(?:\.\d+)?) ?GT/s")
 _PER_NVLINK: Final = ((100, 40.1), (90, 20.6), (86, 12.0), (80, 20.0), (70, 20.0), (60, 18.0))
 PER_NVLINK_GBPS: Final = 20.0
 """Where the architecture is not known: V100 and A100."""
+
+SOCKET_GBPS: Final = 16.0
+"""Between two CPU sockets; NCCL's table goes from 6 to 40 by vendor and model, AMD is 16."""
 
 
 def pcie_gbps(speed: str, width: int) -> float:

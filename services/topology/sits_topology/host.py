@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sits_topology.affinity import Knowledge, LinkKind
+from sits_scheduling.links import Knowledge, LinkKind
 from sits_topology.hostlinks import Distances, cpu_links, device_links, pcie_link
 from sits_topology.model import Device, Link, Topology, both_ways
 from sits_topology.pcipaths import PciPath, ancestor, read_nics

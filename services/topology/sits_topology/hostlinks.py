@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from sits_topology.affinity import SOCKET_GBPS, Knowledge, LinkKind
+from sits_scheduling.links import Knowledge, LinkKind
+from sits_topology.bandwidth import SOCKET_GBPS
 from sits_topology.model import Device, Link
 
 Distances = Mapping[tuple[int, int], int]

@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from sits_topology.affinity import Knowledge, LinkKind
+from sits_scheduling.links import Knowledge, LinkKind
 from sits_topology.model import Link, Topology, TopologyError
 from sits_topology.sources import Source
 

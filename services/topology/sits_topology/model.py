@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from sits_topology.affinity import Knowledge, LinkKind
+from sits_scheduling.links import Knowledge, LinkKind
 
 
 class TopologyError(Exception):

@@ -8,7 +8,7 @@ GPU's own address (Azure NCv4). Where a dump lists a GPU's links, their lack is 
 from collections.abc import Iterator
 from itertools import combinations
 
-from sits_topology.affinity import Knowledge, LinkKind
+from sits_scheduling.links import Knowledge, LinkKind
 from sits_topology.bandwidth import per_nvlink_gbps
 from sits_topology.fabric import NvLinks, lanes
 from sits_topology.hostlinks import cpu_links, device_links, pcie_link

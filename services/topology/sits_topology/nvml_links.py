@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 
-from sits_topology.affinity import Knowledge, LinkKind
+from sits_scheduling.links import Knowledge, LinkKind
 from sits_topology.bandwidth import per_nvlink_gbps
 from sits_topology.fabric import NvLinks, lanes
 from sits_topology.hostlinks import Distances, pcie_link

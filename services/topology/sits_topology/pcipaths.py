@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from sits_topology.affinity import LinkKind
+from sits_scheduling.links import LinkKind
 from sits_topology.bandwidth import pcie_gbps
 from sits_topology.model import Device, DeviceKind
 from sits_topology.sysfs import read_text

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from sits_protos.v1 import topology_pb2 as pb
-from sits_topology.affinity import DEGRADED_FACTOR, Knowledge, cost_s_per_mb, weight
+from sits_scheduling.links import DEGRADED_FACTOR, Knowledge, cost_s_per_mb
+from sits_topology.affinity import weight
 from sits_topology.model import Device, DeviceKind, Health, Link, Topology
 
 

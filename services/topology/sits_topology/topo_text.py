@@ -12,7 +12,7 @@ Where matrix and affinity disagree:
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 
-from sits_topology.affinity import Knowledge, LinkKind
+from sits_scheduling.links import Knowledge, LinkKind
 from sits_topology.bandwidth import PER_NVLINK_GBPS
 from sits_topology.fabric import Pair, degraded_pairs
 from sits_topology.health import Sign, judged
