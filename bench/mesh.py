@@ -5,6 +5,7 @@ from pathlib import Path
 
 from sits_bench import machine, suite
 from sits_bench.compare import FULL, QUICK
+from sits_bench.mesh_system import BEST
 from sits_bench.show import FAILED, finish, main, options
 from sits_bench.watching import watching
 from sits_sim.figures import Report
@@ -21,7 +22,7 @@ def body() -> int:
     described = machine.describe()
     with watching() as progress:
         bench, figures = suite.run(plan, progress, given.only)
-    parameters = {**described, "plan": asdict(plan), "only": list(given.only)}
+    parameters = {**described, "ours": BEST, "plan": asdict(plan), "only": list(given.only)}
     if bench.missing:
         parameters["missing"] = bench.missing
     if bench.failures:
