@@ -132,7 +132,7 @@ class DecisionLog:
         self._serves[slot, : len(top)] = seen.allowed[top]
         self._heads[slot] = _Head(
             tuple(request_ids), now_ns, model, strategy, closed_by,
-            int(seen.allowed.sum()), int(allowed.sum()), terms,
+            int(np.count_nonzero(seen.allowed)), int(np.count_nonzero(allowed)), terms,
             table.ids(seen.positions[top]), path,
         )  # fmt: skip
 
@@ -225,4 +225,4 @@ def _best(decision: Decision) -> Ints:
     """Rows of the pick, first, and of the best others in any order, with room before without."""
     keys = np.where(decision.allowed, -decision.total, 1e12 - decision.total)
     keys[decision.at] = -math.inf
-    return np.argpartition(keys, (0, min(KEPT, len(keys)) - 1))[:KEPT]
+    return keys.argpartition((0, min(KEPT, len(keys)) - 1))[:KEPT]

@@ -48,7 +48,8 @@ class Loads:
         wait: Floats = self._backlog_ns[at] / parallel
         if now_ns:
             longest = self._backlog_ns[at] / np.maximum(batches, 1.0)
-            wait = wait - np.clip(now_ns - self._since_ns[at], 0.0, longest)
+            done = np.maximum(now_ns - self._since_ns[at], 0.0)
+            wait = wait - np.minimum(done, longest)
         wait[batches < parallel] = 0.0
         return wait
 

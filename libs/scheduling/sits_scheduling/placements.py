@@ -149,7 +149,7 @@ class HighestScore:
 
     def pick(self, scores: Floats, candidates: Candidates, allowed: Flags) -> int:
         masked = np.where(allowed, scores, -np.inf)
-        best = np.flatnonzero(masked >= masked.max() - 1e-9)
+        (best,) = (masked >= masked.max() - 1e-9).nonzero()
         return int(best[self._rng.randrange(len(best))] if len(best) > 1 else best[0])
 
 
