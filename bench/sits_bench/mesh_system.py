@@ -26,7 +26,7 @@ BEST: Final[Mapping[str, str]] = {
     "SITS_DISPATCHER_GOVERNANCE": "false",
     **({"SITS_PREPROCESS_IO_NICE": f"{NICE}"} if may_go_first(NICE) else {}),
 }
-"""What is not the default and makes it faster, or holds under overload."""
+"""What is not the default and makes it faster, or may help under overload."""
 FORCE_GRPC: Final = {"SITS_FORCE_GRPC_LINKS": "true"}
 INLINE: Final = {"SITS_PREPROCESS_POOL_BYTES": "0", "SITS_EXECUTOR_POOL_BYTES": "0"}
 
