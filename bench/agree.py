@@ -2,10 +2,10 @@
 
 What the simulator is given, all measured on the mesh itself: before any load, how long an
 instance takes for a batch by rows, how that varies, and what the way to it and back takes;
-and by which factor executions took longer during the load, since a shared machine is not
-equally fast at all times. Which batches form, who waits how long, and what comes out in a
-second is for it to say. The load is a share of what the mesh can do at the speed of the run
-before. Figures are medians over the rounds.
+and by which factor executions took longer in each quarter of a second of the load, since a
+shared machine is not equally fast at all times. Which batches form, who waits how long, and
+what comes out in a second is for it to say. The load is a share of what the mesh can do at the
+speed of the run before. Figures are medians over the rounds.
 """
 
 import statistics
@@ -36,8 +36,8 @@ WITHIN: Final = 0.15
 NETWORK: Final = TRANSFORMER
 SETUP: Final = Setup(instances=1, policy=BatchPolicy(MAX_BATCH))
 ROUNDS, QUICK_ROUNDS = 5, 1
-RUN_S, WARM_UP_S, CALIBRATION_S = 8.0, 1.5, 1.7
-"""Of each load, before each load, and for each number of rows."""
+RUN_S, WARM_UP_S, CALIBRATION_S = 8.0, 1.5, 0.5
+"""Of each load, before each load, and for each number of rows and each pass over them."""
 START_S: Final = 6.0
 
 
@@ -80,12 +80,11 @@ def points(rounds: int, seed: int, progress: Progress) -> Iterator[Point]:
 
 def point(running: Running, alone: Calibration, load: float, per_s: float, seed: int) -> Point:
     at_s = poisson(per_s, WARM_UP_S + RUN_S, np.random.default_rng(seed))
-    before = calibration.executions(running, NETWORK)
-    real = offer(running, at_s)
-    seen = calibration.between(before, calibration.executions(running, NETWORK))
-    if not seen:
+    with calibration.watched(running, NETWORK) as periods:
+        real = offer(running, at_s)
+    if not periods:
         raise BenchError("the model statistics count no execution under load")
-    known = alone.measured(seen)
+    known = alone.under_load(periods)
     return Point(load, real, known, predict(known, SETUP, at_s, WARM_UP_S))
 
 
@@ -134,6 +133,7 @@ def as_parameters(known: Measured) -> dict[str, object]:
         "run_us": {rows: round(us) for rows, us in known.run_us.items()},
         "way_us": round(known.way_us),
         "spread": round(known.spread, 3),
+        "pace": [round(times, 2) for _, times in known.pace],
     }
 
 

@@ -1,5 +1,7 @@
 """Predictions for a small mesh against what queueing theory says of it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -36,6 +38,15 @@ def test_one_instance_without_batches_waits_as_an_m_d_1_queue(load: float) -> No
     assert found.utilisation == pytest.approx(load, rel=0.08)
     assert found.p50_ms <= 1.0 + mean_wait_ms
     assert 1.0 + 2.5 * mean_wait_ms < found.p99_ms < 1.0 + 9 * mean_wait_ms
+
+
+def test_a_machine_that_is_slow_for_a_while_is_slow_just_then() -> None:
+    at_s = np.arange(100) * 0.1
+    slow_from_4_to_7_s = replace(measured(), pace=((0.0, 1.0), (4.0, 3.0), (7.0, 1.0)))
+    found = predict(slow_from_4_to_7_s, ALONE, at_s)
+    assert found.p50_ms == pytest.approx(1.0, rel=0.01)
+    assert found.p99_ms == pytest.approx(3.0, rel=0.01)
+    assert predict(slow_from_4_to_7_s, ALONE, at_s, warm_up_s=7.5).p99_ms == pytest.approx(1.0)
 
 
 def test_beyond_capacity_throughput_stays_at_capacity() -> None:

@@ -3,12 +3,14 @@
 `sits bench agree` measures a real mesh, gives what it measured to `predict`, and compares.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from sits_scheduling.batching import BatchPolicy
 from sits_sim.cluster import Cluster, build
+from sits_sim.faults import Fault
 from sits_sim.load import Floats
 from sits_sim.mesh import Mesh, Plan
 from sits_sim.service_times import Z_P99, ServiceTimes
@@ -22,13 +24,15 @@ class Measured:
     `run_us`: mean run time by rows. `spread`: p99 over p50 of one size. `way_us`: what a
     request takes on top of its run when nothing else is there, the whole way through all
     services and back. `front_us`: what the front door works on each request, one after the
-    other (its processor time a request).
+    other (its processor time a request). `pace`: from which second of the load on runs take how
+    many times as long, each until the next.
     """
 
     run_us: dict[int, float]
     way_us: float
     front_us: float = 0.0
     spread: float = 1.0
+    pace: Sequence[tuple[float, float]] = ()
 
     def service(self) -> ServiceTimes:
         rows = tuple(sorted(self.run_us))
@@ -81,7 +85,8 @@ def predict(
     hop_ns = int(max(0.0, measured.way_us - measured.front_us) * 1e3 / 4)
     plan = Plan(
         setup.strategy, setup.policy, setup.slots, setup.fronts, hop_ns=hop_ns,
-        front_ns=int(measured.front_us * 1e3), warm_up=warm_up_s / load.duration_s, seed=seed,
+        front_ns=int(measured.front_us * 1e3), faults=tuple(paces(measured, setup)),
+        warm_up=warm_up_s / load.duration_s, seed=seed,
     )  # fmt: skip
     mesh = Mesh(one_host(setup.instances), measured.service(), load, plan)
     results = mesh.run().results()
@@ -93,6 +98,16 @@ def predict(
         counted.percentile_ms(99),
         mesh.meter.utilisation,
     )
+
+
+def paces(measured: Measured, setup: Setup) -> Iterator[Fault]:
+    """The machine's pace, as slowness of each instance. After the last one it is as usual."""
+    ends_s = [at_s for at_s, _ in measured.pace[1:]]
+    for (at_s, times), end_s in zip(measured.pace, ends_s, strict=False):
+        at_ns, end_ns = int(at_s * 1e9), int(end_s * 1e9)
+        for device in range(setup.instances):
+            # It ends a moment before the next one starts: both at once would be in any order.
+            yield Fault(device, at_ns, end_ns - at_ns - 1, times)
 
 
 def one_host(instances: int) -> Cluster:
