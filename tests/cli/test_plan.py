@@ -72,6 +72,12 @@ def test_further_instances_are_programs_of_their_kind_with_what_is_their_own(pla
     assert programs["dispatcher"].env["SITS_DISPATCHER_BIND"] == plan.addresses.dispatcher
 
 
+def test_a_mesh_on_one_machine_has_it_for_itself(plan: Plan) -> None:
+    got = environments(plan, None)
+    assert got["preprocess"]["SITS_PREPROCESS_PYTHON_CPUS"] == "auto"
+    assert got["dispatcher"]["SITS_DISPATCHER_PYTHON_CPUS"] == "auto"
+
+
 def test_a_front_door_alone_does_not_wait_for_clients_to_go_elsewhere(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,13 +8,18 @@ from pathlib import Path
 
 from sits_cli.ports import AddressBook
 from sits_cli.supervisor import Program
+from sits_core.settings import AUTO_CPUS
 
 OWN_PREFIX = "SITS_CLI_"
 """Variables of this command, which the services do not know."""
 
 Env = Mapping[str, str]
-_ALONE: Env = {"SITS_PREPROCESS_DRAIN_DELAY_S": "0"}
-"""With one front door there is nobody to send clients to."""
+_ALONE: Env = {
+    "SITS_PREPROCESS_DRAIN_DELAY_S": "0",
+    "SITS_PREPROCESS_PYTHON_CPUS": AUTO_CPUS,
+    "SITS_DISPATCHER_PYTHON_CPUS": AUTO_CPUS,
+}
+"""With one front door there is nobody to send clients to; and the machine is for this mesh."""
 
 
 @dataclass(frozen=True, slots=True)

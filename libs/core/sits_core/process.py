@@ -11,8 +11,9 @@ import structlog
 
 from sits_core import logs, memory
 from sits_core.drain import Drain
+from sits_core.processors import pin
 from sits_core.settings import Settings, SettingsError, load
-from sits_core.tuning import pin, tune
+from sits_core.tuning import tune
 
 S = TypeVar("S", bound=Settings)
 

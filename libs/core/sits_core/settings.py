@@ -21,6 +21,9 @@ SERVICES = ("preprocess", "dispatcher", "executor", "topology")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 CPUS = r"^(\d+(-\d+)?(,\d+(-\d+)?)*)?$"
 """Processors, such as 0-3,8."""
+AUTO_CPUS = "auto"
+CPUS_OR_AUTO = CPUS.replace("^(", f"^({AUTO_CPUS}|", 1)
+"""The same, or one that nobody else has taken."""
 MAX_PORT = 65_535
 
 

@@ -11,6 +11,7 @@ from sits_core.drain import Drain, finish
 from sits_core.identity import host_id, new_process_id
 from sits_core.keepers import Follower, Periodic
 from sits_core.metrics import ProcessRegistry
+from sits_core.processors import pin_python
 from sits_core.redis_registry import connect
 from sits_core.rpc import Server, open_channel, require_token_off_loopback, token_metadata
 from sits_core.settings import SettingsError, advertised, parsed_file
@@ -69,6 +70,8 @@ def serve_with(
         follower.start()
         for ticker in tickers:
             ticker.start()
+        cpus = settings.dispatcher_python_cpus
+        pin_python(cpus, "SITS_DISPATCHER_PYTHON_CPUS", last_first=True)
         server.set_ready(True)
         stop.wait()
         server.set_ready(False)

@@ -17,11 +17,11 @@ from sits_core.identity import host_id, new_process_id
 from sits_core.keepers import Periodic
 from sits_core.metrics import ProcessRegistry, serve_metrics
 from sits_core.numa import bound_node
+from sits_core.processors import keep_off, pin_python
 from sits_core.rpc import Server, open_channel, require_token_off_loopback, token_metadata
 from sits_core.settings import advertised, parsed_file
 from sits_core.telemetry import open_tracer
 from sits_core.tls import metrics_tls
-from sits_core.tuning import pin_python
 from sits_preprocess.control import Control
 from sits_preprocess.dispatchers import Dispatchers, split_addresses
 from sits_preprocess.engine import Engine
@@ -31,6 +31,7 @@ from sits_preprocess.payloads import Payloads
 from sits_preprocess.repository import Repository
 from sits_preprocess.servicer import OIP
 from sits_preprocess.settings import PreprocessSettings
+from sits_preprocess.transport.native import IO_THREAD
 from sits_preprocess.workers import TIED, Workers, end_with
 from sits_protos.v1.control_pb2_grpc import add_ControlServicer_to_server
 from sits_protos.v1.link_pb2 import Hello, LinkMessage, Role
@@ -91,7 +92,8 @@ def answer_until(stop: Drain, settings: PreprocessSettings, front: Front, server
     close it."""
     watch = Periodic(lambda: watch_health(front, server), HEALTH_PERIOD_S, "health")
     front.start()
-    pin_python(settings.preprocess_python_cpus, "SITS_PREPROCESS_PYTHON_CPUS")
+    cpus = settings.preprocess_python_cpus
+    keep_off(IO_THREAD, pin_python(cpus, "SITS_PREPROCESS_PYTHON_CPUS"))
     workers = Workers(settings, front.transport.port)
     workers.start()
     watch.start()

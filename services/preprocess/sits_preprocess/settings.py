@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from sits_core.settings import CPUS, Address, Addresses, Settings
+from sits_core.settings import CPUS_OR_AUTO, Address, Addresses, Settings
 
 
 class PreprocessSettings(Settings):
@@ -47,9 +47,10 @@ class PreprocessSettings(Settings):
     )
     preprocess_python_cpus: str = Field(
         default="",
-        pattern=CPUS,
+        pattern=CPUS_OR_AUTO,
         description="processors for the threads that run Python, best a single one that nobody "
-        "else keeps busy; HTTP/2 of the native transport runs on all of SITS_CPUS; default: all",
+        "else keeps busy; HTTP/2 of the native transport keeps off them; `auto` = one of its own, "
+        "which is for machines that serve nothing else; default: all",
     )
     preprocess_processes: int = Field(
         default=1,

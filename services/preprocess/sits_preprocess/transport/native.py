@@ -20,8 +20,8 @@ from pygrpc_native import NativeGrpcFront
 
 from sits_core.clock import Deadline, now_ns
 from sits_core.errors import PUSHBACK_KEY, ResourceExhausted, SitsError, Unavailable
+from sits_core.processors import prefer
 from sits_core.settings import SettingsError
-from sits_core.tuning import prefer
 from sits_preprocess.transport.call import (
     FOR_EVER_S,
     LATER,

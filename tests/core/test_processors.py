@@ -1,0 +1,139 @@
+"""Where threads run, seen from inside of a process."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from sits_core import processors
+from sits_core.settings import SettingsError
+
+PINNED = """
+import os, threading
+from sits_core.processors import pin
+pin({cpus!r})
+seen = []
+thread = threading.Thread(target=lambda: seen.append(os.sched_getaffinity(0)))
+thread.start()
+thread.join()
+print(sorted(seen[0]))
+"""
+
+
+def pinned(cpus: str) -> str:
+    command = [sys.executable, "-c", PINNED.format(cpus=cpus)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_process_and_its_threads_run_where_they_are_told_to() -> None:
+    ours = sorted(os.sched_getaffinity(0))
+    assert pinned("") == str(ours)
+    assert pinned(f"{ours[0]}") == str(ours[:1])
+    assert pinned(f"{ours[0]}-{ours[0]},{ours[-1]}") == str(sorted({ours[0], ours[-1]}))
+
+
+PYTHON_PINNED = """
+import os, threading
+from sits_core.processors import pin_python
+seen, go = [], threading.Event()
+def look():
+    go.wait()
+    seen.append(os.sched_getaffinity(0))
+old = threading.Thread(target=look)
+old.start()
+pin_python({cpus!r}, "SITS_X")
+new = threading.Thread(target=look)
+new.start()
+go.set()
+old.join()
+new.join()
+print(sorted(os.sched_getaffinity(0)), *map(sorted, seen))
+"""
+
+
+def test_threads_of_python_run_where_they_are_told_to_the_old_and_the_new() -> None:
+    ours = sorted(os.sched_getaffinity(0))
+    for cpus, expected in (("", ours), (f"{ours[-1]}", ours[-1:])):
+        command = [sys.executable, "-c", PYTHON_PINNED.format(cpus=cpus)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == " ".join([str(expected)] * 3)
+
+
+def test_processors_for_python_that_are_not_there_are_a_wrong_setting() -> None:
+    with pytest.raises(SettingsError, match="SITS_X=4000"):
+        processors.pin_python("4000", "SITS_X")
+
+
+def test_processors_that_are_not_there_are_a_wrong_setting() -> None:
+    with pytest.raises(SettingsError, match="SITS_CPUS=4000-4003"):
+        processors.pin("4000-4003")
+
+
+CLAIMING = """
+import os, sys
+from sits_core import processors
+processors.CLAIM = {name!r}
+print(sorted(processors.pin_python("auto", "SITS_X", last_first={last_first})),
+      sorted(os.sched_getaffinity(0)), flush=True)
+sys.stdin.read()
+"""
+
+
+class Claiming:
+    """A process that wants one of its own among names that no other test takes."""
+
+    def __init__(self, name: str, *, last_first: bool = False) -> None:
+        command = [sys.executable, "-c", CLAIMING.format(name=name, last_first=last_first)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.said = self.process.stdout.readline().strip()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def test_each_process_gets_a_processor_of_its_own_until_none_is_left() -> None:
+    ours = sorted(os.sched_getaffinity(0))
+    if len(ours) == 1:
+        pytest.skip("needs two processors")
+    name = f"sits-test-{os.getpid()}"
+    claiming = [Claiming(name), Claiming(name, last_first=True)]
+    claiming += [Claiming(name) for _ in ours[2:]]
+    assert claiming[0].said == f"{ours[:1]} {ours[:1]}"
+    assert claiming[1].said == f"{ours[-1:]} {ours[-1:]}"
+    late = Claiming(name)
+    assert late.said == f"[] {ours}"
+    claiming[0].end()
+    again = Claiming(name)
+    assert again.said == claiming[0].said, "a killed process holds nothing"
+    for each in (*claiming[1:], late, again):
+        each.end()
+
+
+def test_with_a_single_processor_there_is_nothing_to_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {3})
+    assert processors.pin_python("auto", "SITS_X") == frozenset()
+
+
+def test_threads_that_end_meanwhile_do_not_disturb() -> None:
+    over = threading.Event()
+
+    def churn() -> None:
+        while not over.is_set():
+            threading.Thread(target=lambda: None).start()
+
+    churning = threading.Thread(target=churn)
+    churning.start()
+    try:
+        for _ in range(500):
+            processors.keep_off("nobody", {0})
+    finally:
+        over.set()
+        churning.join()
