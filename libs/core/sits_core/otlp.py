@@ -30,8 +30,8 @@ LINGER_S = 1.0
 """Spans wait so long for company unless they are a batch: to send one, whatever is in it, costs
 as much as to encode 500 spans."""
 
-REST_FACTOR = 29
-"""The thread rests so many times as long as it computed: it takes at most a thirtieth of the
+REST_FACTOR = 49
+"""The thread rests so many times as long as it computed: it takes at most a fiftieth of the
 interpreter, in pieces. With more spans than that allows, the newest are dropped."""
 
 CLOSE_GRACE_S = 1.0
