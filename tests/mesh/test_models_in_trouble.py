@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -115,15 +116,21 @@ def test_an_empty_version_is_the_newest(stub: Stub, call: Call) -> None:
     assert call(stub, "brief", "1") is not None
 
 
+def failed(stub: Stub) -> bool:
+    time.sleep(0.1)
+    return "no_such_function" in refused(infer, stub, "broken")[1]
+
+
 @pytest.fixture(scope="module")
 def broken(mesh: Mesh, models: Path) -> Iterator[str]:
-    """A model whose load failed, on all executors as far as the front door knows."""
+    """A model whose load failed on all executors. One of them may tell the front door so before
+    another one has told that it is loading: it is over when nothing changes for a second."""
     write_model(models, "broken", "no_such_function")
     with triton.InferenceServerClient(mesh.addresses.front) as client:
         status_of(lambda: client.load_model("broken"))
         with grpc.insecure_channel(mesh.addresses.front) as channel:
             stub = Stub(channel)
-            wait_until(lambda: "no_such_function" in refused(infer, stub, "broken")[1], TIMEOUT_S)
+            wait_until(lambda: all(failed(stub) for _ in range(10)), TIMEOUT_S)
         yield "broken"
         client.unload_model("broken")
     shutil.rmtree(models / "broken")
