@@ -2,7 +2,7 @@
 
 What the simulator is given, all measured on the mesh itself: before any load, how long an
 instance takes for a batch by rows, how that varies, and what the way to it and back takes;
-and by which factor executions took longer in each quarter of a second of the load, since a
+and by which factor executions took longer in each tenth of a second of the load, since a
 shared machine is not equally fast at all times. Which batches form, who waits how long, and
 what comes out in a second is for it to say. The load is a share of what the mesh can do at the
 speed of the run before. Figures are medians over the rounds.
