@@ -66,6 +66,12 @@ def test_processors_for_python_that_are_not_there_are_a_wrong_setting() -> None:
         processors.pin_python("4000", "SITS_X")
 
 
+@pytest.mark.parametrize("wrong", ["1-0", "0,3-1", "99999999999999999999", "0-99999999999"])
+def test_a_range_that_cannot_be_is_a_wrong_setting(wrong: str) -> None:
+    with pytest.raises(SettingsError, match=f"SITS_X={wrong}: .* expected such as 0-3"):
+        processors.pin_python(wrong, "SITS_X")
+
+
 def test_processors_that_are_not_there_are_a_wrong_setting() -> None:
     with pytest.raises(SettingsError, match="SITS_CPUS=4000-4003"):
         processors.pin("4000-4003")

@@ -1,5 +1,6 @@
 """The front door as a process: start, settings, drain."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -77,12 +78,33 @@ def test_http_2_keeps_off_the_processor_of_python(free_ports) -> None:
         started.kill()
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="needs two processors")
+def test_a_further_process_is_not_bound_by_what_the_first_one_is(free_ports) -> None:
+    """It is started by a thread of Python, and would have all its threads on that processor."""
+    everywhere = os.sched_getaffinity(0)
+    first = min(everywhere)
+    more = {"SITS_PREPROCESS_PROCESSES": "2", "SITS_PREPROCESS_PYTHON_CPUS": str(first)}
+    more |= {f"SITS_PREPROCESS_{kind}_BIND": "127.0.0.1:0" for kind in ("CONTROL", "METRICS")}
+    command = [sys.executable, "-m", "sits_preprocess"]
+    env = environment(free_ports) | more
+    with subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL) as started:
+        try:
+            wait_until(lambda: listeners(free_ports[0]) == 2, 60)
+            (child,) = children(started.pid)
+            others = everywhere - {first}
+            wait_until(lambda: affinities(child).get("grpc-native-io") == others, 10, "bound so")
+        finally:
+            started.kill()
+
+
 def affinities(process: int) -> dict[str, set[int]]:
     """By name of the thread."""
-    return {
-        (folder / "comm").read_text().strip(): os.sched_getaffinity(int(folder.name))
-        for folder in Path(f"/proc/{process}/task").iterdir()
-    }
+    found = {}
+    for folder in Path(f"/proc/{process}/task").iterdir():
+        with contextlib.suppress(OSError):  # it has just ended
+            name = (folder / "comm").read_text().strip()
+            found[name] = os.sched_getaffinity(int(folder.name))
+    return found
 
 
 def test_http_2_goes_before_python_where_it_may(free_ports) -> None:

@@ -13,6 +13,8 @@ from sits_core.clock import Deadline
 from sits_core.settings import AUTO_CPUS, SettingsError
 
 NAMED_S: Final = 1.0
+MOST: Final = 65_535
+"""Number of a processor."""
 CLAIM: Final = "sits-python-cpu"
 
 _claims: list[socket.socket] = []
@@ -23,7 +25,7 @@ def pin(cpus: str) -> None:
     """Run on these processors only, such as "0-3,8"; all threads that start from now on do.
     Empty = as before. Raises `SettingsError` when none of them is there."""
     if cpus:
-        _run_on([0], _numbers(cpus), f"SITS_CPUS={cpus}")
+        _run_on([0], _numbers(cpus, "SITS_CPUS"), f"SITS_CPUS={cpus}")
 
 
 def pin_python(cpus: str, setting: str, *, last_first: bool = False) -> frozenset[int]:
@@ -36,7 +38,7 @@ def pin_python(cpus: str, setting: str, *, last_first: bool = False) -> frozense
     this process may use several. Returns which; empty = as before. Raises `SettingsError` when
     none of them is there.
     """
-    chosen = _claim(last_first=last_first) if cpus == AUTO_CPUS else _numbers(cpus)
+    chosen = _claim(last_first=last_first) if cpus == AUTO_CPUS else _numbers(cpus, setting)
     if chosen:
         threads = [thread.native_id for thread in threading.enumerate()]
         _run_on([each for each in threads if each is not None], chosen, f"{setting}={cpus}")
@@ -102,10 +104,13 @@ def _run_on(threads: Iterable[int], cpus: Collection[int], setting: str) -> None
             raise SettingsError(f"{setting}: this process may use {there}") from None
 
 
-def _numbers(cpus: str) -> frozenset[int]:
-    return frozenset(cpu for part in cpus.split(",") if part for cpu in _range(part))
-
-
-def _range(part: str) -> range:
-    first, _, last = part.partition("-")
-    return range(int(first), int(last or first) + 1)
+def _numbers(cpus: str, setting: str) -> frozenset[int]:
+    found: set[int] = set()
+    for part in filter(None, cpus.split(",")):
+        first, _, last = part.partition("-")
+        if not int(first) <= int(last or first) <= MOST:
+            raise SettingsError(
+                f"{setting}={cpus}: {part} is no range of processors, expected such as 0-3"
+            )
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)

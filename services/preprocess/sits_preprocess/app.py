@@ -92,9 +92,9 @@ def answer_until(stop: Drain, settings: PreprocessSettings, front: Front, server
     close it."""
     watch = Periodic(lambda: watch_health(front, server), HEALTH_PERIOD_S, "health")
     front.start()
+    workers = Workers(settings, front.transport.port)
     cpus = settings.preprocess_python_cpus
     keep_off(IO_THREAD, pin_python(cpus, "SITS_PREPROCESS_PYTHON_CPUS"))
-    workers = Workers(settings, front.transport.port)
     workers.start()
     watch.start()
     server.set_ready(True)

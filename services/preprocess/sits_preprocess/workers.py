@@ -28,12 +28,14 @@ TIED: Final = "--tied"
 class Workers:
     """Keeps the children of a front door running from `start` to `stop`.
 
-    `port` is where the first process listens. A child that dies is started again within a
-    second; one whose parent dies ends by itself.
+    `port` is where the first process listens. Children may use the processors that this process
+    may use when this is made, whatever its threads are bound to later. A child that dies is
+    started again within a second; one whose parent dies ends by itself.
     """
 
     def __init__(self, settings: PreprocessSettings, port: int) -> None:
         self._settings, self._port = settings, port
+        self._cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))))
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._watch = Periodic(self._look, LOOK_PERIOD_S, "front processes")
 
@@ -62,7 +64,8 @@ class Workers:
                 self._children[number] = self._spawn(number)
 
     def _spawn(self, number: int) -> subprocess.Popen[bytes]:
-        env = {**os.environ, **environment(self._settings, self._port, number)}
+        own = environment(self._settings, self._port, number)
+        env = {**os.environ, **own, "SITS_CPUS": self._cpus}
         command = [sys.executable, "-m", "sits_preprocess", TIED]
         return subprocess.Popen(command, env=env, stdin=subprocess.PIPE)  # noqa: S603 - ourselves
 
