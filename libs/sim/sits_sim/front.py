@@ -76,7 +76,7 @@ class Front:
                 batch.judged, batch.rows, batch.instance, batch.expected_ns, run_ns,
                 self._clock.now_ns,
             )  # fmt: skip
-        self._next_free.ran(run_ns, self._clock.now_ns)
+        self._next_free.ran(run_ns, batch.rows, self._clock.now_ns)
         self.pump()
 
     def pump(self) -> None:
@@ -120,5 +120,7 @@ class Front:
     def _capacity(self) -> Capacity:
         out = len(self._in_flight)
         room, idle = max(0, self._window - out), max(0, self._instances - out)
-        oldest_ns = next(iter(self._in_flight)).closed_ns if out else 0
-        return self._next_free.capacity(room, idle, oldest_ns, self._queue.policy.least_run_ns)
+        oldest = next(iter(self._in_flight), None)
+        oldest_ns, rows = (oldest.closed_ns, oldest.rows) if oldest is not None else (0, 0)
+        least_ns = self._queue.policy.least_run_ns
+        return self._next_free.capacity(room, idle, oldest_ns, rows, least_ns)

@@ -193,7 +193,7 @@ class ModelBatcher:
         if self.gate is not None and now >= self._learn_again_ns and run_ns > 0:
             self._learn_again_ns = now + _LEARN_EVERY_NS
             self.gate.returned(part, ran.rows, ran.instance, 0.0, run_ns, now)
-        self.next_free.ran(run_ns, now)
+        self.next_free.ran(run_ns, ran.rows, now)
 
     def _new_queue(self) -> BatchQueue[Request]:
         spare, self._spare = self._spare, None

@@ -24,6 +24,7 @@ class Sent:
     batch_id: int
     model: ModelKey
     requests: list[Request]
+    rows: int
     reason: CloseReason.ValueType
     closed_ns: int
     moves: int = 0
@@ -125,12 +126,13 @@ def capacity(
     links: Iterable[DispatchLink], model: ModelKey, next_free: NextFree, least_run_ns: int
 ) -> Capacity:
     """What may be sent over all links together."""
-    room = idle = oldest_ns = 0
+    room = idle = oldest_ns = rows = 0
     for link in links:
         share = link.share(model)
         room += max(0, share.room)
         idle += max(0, share.idle)
         for sent in share.sent.values():  # the first is the oldest
-            oldest_ns = min(oldest_ns or sent.closed_ns, sent.closed_ns)
+            if not oldest_ns or sent.closed_ns < oldest_ns:
+                oldest_ns, rows = sent.closed_ns, sent.rows
             break
-    return next_free.capacity(room, idle, oldest_ns, least_run_ns)
+    return next_free.capacity(room, idle, oldest_ns, rows, least_run_ns)

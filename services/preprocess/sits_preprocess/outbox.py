@@ -75,7 +75,7 @@ class Outbox:
     ) -> Outgoing:
         """A batch for the link with the most room; there is one that has some."""
         reason = CloseReason.ValueType(batch.reason.value)
-        sent = Sent(next(self._ids), model, batch.items, reason, now)
+        sent = Sent(next(self._ids), model, batch.items, batch.rows, reason, now)
         if gate is not None:
             sent.gate, sent.expected_ns = gate, gate.sent(batch.rows)
         links = self.links.values()
