@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from sits_core import processors
+from sits_core.processors import PythonThreads
 from sits_core.settings import SettingsError
 
 PINNED = """
@@ -36,14 +37,14 @@ def test_a_process_and_its_threads_run_where_they_are_told_to() -> None:
 
 PYTHON_PINNED = """
 import os, threading
-from sits_core.processors import pin_python
+from sits_core.processors import PythonThreads
 seen, go = [], threading.Event()
 def look():
     go.wait()
     seen.append(os.sched_getaffinity(0))
 old = threading.Thread(target=look)
 old.start()
-pin_python({cpus!r}, "SITS_X")
+PythonThreads({cpus!r}, "SITS_X").start()
 new = threading.Thread(target=look)
 new.start()
 go.set()
@@ -63,13 +64,13 @@ def test_threads_of_python_run_where_they_are_told_to_the_old_and_the_new() -> N
 
 def test_processors_for_python_that_are_not_there_are_a_wrong_setting() -> None:
     with pytest.raises(SettingsError, match="SITS_X=4000"):
-        processors.pin_python("4000", "SITS_X")
+        PythonThreads("4000", "SITS_X").start()
 
 
 @pytest.mark.parametrize("wrong", ["1-0", "0,3-1", "99999999999999999999", "0-99999999999"])
 def test_a_range_that_cannot_be_is_a_wrong_setting(wrong: str) -> None:
     with pytest.raises(SettingsError, match=f"SITS_X={wrong}: .* expected such as 0-3"):
-        processors.pin_python(wrong, "SITS_X")
+        PythonThreads(wrong, "SITS_X").start()
 
 
 def test_processors_that_are_not_there_are_a_wrong_setting() -> None:
@@ -79,10 +80,13 @@ def test_processors_that_are_not_there_are_a_wrong_setting() -> None:
 
 CLAIMING = """
 import os, sys
+import structlog
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 from sits_core import processors
 processors.CLAIM = {name!r}
-print(sorted(processors.pin_python("auto", "SITS_X", last_first={last_first})),
-      sorted(os.sched_getaffinity(0)), flush=True)
+python = processors.PythonThreads("auto", "SITS_X", last_first={last_first})
+python.start()
+print(sorted(python.cpus), flush=True)
 sys.stdin.read()
 """
 
@@ -110,10 +114,10 @@ def test_each_process_gets_a_processor_of_its_own_until_none_is_left() -> None:
     name = f"sits-test-{os.getpid()}"
     claiming = [Claiming(name), Claiming(name, last_first=True)]
     claiming += [Claiming(name) for _ in ours[2:]]
-    assert claiming[0].said == f"{ours[:1]} {ours[:1]}"
-    assert claiming[1].said == f"{ours[-1:]} {ours[-1:]}"
+    assert claiming[0].said == f"{ours[:1]}"
+    assert claiming[1].said == f"{ours[-1:]}"
     late = Claiming(name)
-    assert late.said == f"[] {ours}"
+    assert late.said == "[]"
     claiming[0].end()
     again = Claiming(name)
     assert again.said == claiming[0].said, "a killed process holds nothing"
@@ -125,7 +129,92 @@ def test_with_a_single_processor_there_is_nothing_to_claim(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {3})
-    assert processors.pin_python("auto", "SITS_X") == frozenset()
+    python = PythonThreads("auto", "SITS_X")
+    python.start()
+    assert python.cpus == frozenset()
+
+
+MOVING = """
+import os, sys, threading, time
+import structlog
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+from sits_core import processors
+processors.CLAIM = {name!r}
+overloaded = threading.Event()
+python = processors.PythonThreads("auto", "SITS_X", overloaded=overloaded.is_set)
+python.start()
+for line in sys.stdin:
+    overloaded.clear() if "calm" in line else overloaded.set()
+    wanted, limit = len(python.cpus) if "calm" in line else {many}, time.monotonic() + 20
+    while len(os.sched_getaffinity(0)) != wanted and time.monotonic() < limit:
+        sum(range(10_000))  # busy
+    print(sorted(os.sched_getaffinity(0)), flush=True)
+"""
+
+
+def test_a_processor_of_its_own_only_while_busy_and_not_overloaded() -> None:
+    ours = sorted(os.sched_getaffinity(0))
+    if len(ours) == 1:
+        pytest.skip("needs two processors")
+    code = MOVING.format(name=f"sits-test-moving-{os.getpid()}", many=len(ours))
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for told, expected in (("calm", ours[:1]), ("overload", ours), ("calm", ours[:1])):
+            process.stdin.write(f"{told}\n")
+            process.stdin.flush()
+            assert process.stdout.readline().strip() == str(expected), told
+        process.stdin.close()
+
+
+class Machine:
+    """Clocks for `Pays`, and what it did."""
+
+    def __init__(self) -> None:
+        self.now_s = self.used_s = 0.0
+        self.overloaded = False
+        self.did: list[str] = []
+        self.pays = processors.Pays(
+            lambda: self.did.append("bind"),
+            lambda: self.did.append("free"),
+            lambda: self.overloaded,
+            lambda: self.now_s,
+            lambda: self.used_s,
+        )
+
+    def go_on(self, seconds: float, share: float) -> None:
+        for _ in range(round(seconds / processors.LOOK_S)):
+            self.now_s += processors.LOOK_S
+            self.used_s += share * processors.LOOK_S
+            self.pays()
+
+
+def test_a_process_that_has_little_to_do_stays_out_of_the_way() -> None:
+    machine = Machine()
+    machine.go_on(5.0, processors.BUSY * 0.9)
+    assert machine.did == []
+    machine.go_on(1.0, 0.5)
+    assert machine.did == ["bind"]
+    machine.go_on(5.0, processors.IDLE * 1.1)
+    assert machine.did == ["bind"], "between the two it stays as it is"
+    machine.go_on(5.0, processors.IDLE * 0.5)
+    assert machine.did == ["bind", "free"]
+
+
+def test_under_overload_everybody_may_run_everywhere_until_it_is_calm_again() -> None:
+    machine = Machine()
+    machine.go_on(1.0, 1.0)
+    machine.overloaded = True
+    machine.go_on(0.1, 1.0)
+    assert machine.did == ["bind", "free"], "at once"
+    machine.go_on(10.0, 1.0)
+    machine.overloaded = False
+    machine.go_on(processors.CALM_S / 2, 1.0)
+    assert machine.did == ["bind", "free"]
+    machine.go_on(processors.CALM_S, 1.0)
+    assert machine.did == ["bind", "free", "bind"]
 
 
 def test_threads_that_end_meanwhile_do_not_disturb() -> None:
@@ -135,11 +224,12 @@ def test_threads_that_end_meanwhile_do_not_disturb() -> None:
         while not over.is_set():
             threading.Thread(target=lambda: None).start()
 
+    cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))))
     churning = threading.Thread(target=churn)
     churning.start()
     try:
         for _ in range(500):
-            processors.keep_off("nobody", {0})
+            PythonThreads(cpus, "SITS_X", native="nobody").start()
     finally:
         over.set()
         churning.join()

@@ -5,17 +5,29 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from sits_core.clock import Deadline
+from sits_core.keepers import Periodic
 from sits_core.settings import AUTO_CPUS, SettingsError
+
+log = structlog.get_logger()
 
 NAMED_S: Final = 1.0
 MOST: Final = 65_535
 """Number of a processor."""
 CLAIM: Final = "sits-python-cpu"
+LOOK_S: Final = 0.1
+SMOOTHING: Final = 0.3
+BUSY, IDLE = 0.15, 0.08
+"""Of a processor's time, by all threads of the process: from where on one of its own pays, and
+below which it does no more."""
+CALM_S: Final = 1.0
+"""Without overload, before it pays again."""
 
 _claims: list[socket.socket] = []
 """Held until the process ends, however it ends."""
@@ -28,28 +40,99 @@ def pin(cpus: str) -> None:
         _run_on([0], _numbers(cpus, "SITS_CPUS"), f"SITS_CPUS={cpus}")
 
 
-def pin_python(cpus: str, setting: str, *, last_first: bool = False) -> frozenset[int]:
-    """The threads of Python that there are, and those they start, run on these processors only;
-    native ones stay as they are. Of threads that share an interpreter lock one runs at a time: on
-    one processor they find what the last one touched in its caches, and to wake one another
-    they need no other processor.
+class PythonThreads:
+    """Where the threads of Python of this process run, and those they start.
 
-    "auto" = one for which no other process asked so (the last of them, if `last_first`), where
-    this process may use several. Returns which; empty = as before. Raises `SettingsError` when
-    none of them is there.
+    Of threads that share an interpreter lock one runs at a time: on one processor they find what
+    the last one touched in its caches, and to wake one another they need no other. Native
+    threads named `native` keep off it; others stay as they are.
+
+    A list of processors holds from `start` on. "auto" = one that no other process asked for so
+    (the last of them, if `last_first`), where this process may use several; and only while that
+    pays: while Python is busy, and not `overloaded`. A process that has little to do would get in
+    the way of who computes there, and under overload every processor is needed by whoever can run.
     """
-    chosen = _claim(last_first=last_first) if cpus == AUTO_CPUS else _numbers(cpus, setting)
-    if chosen:
+
+    def __init__(
+        self,
+        cpus: str,
+        setting: str,
+        *,
+        last_first: bool = False,
+        native: str = "",
+        overloaded: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._told, self._setting, self._last_first = cpus, setting, last_first
+        self._native, self._overloaded = native, overloaded
+        self._all: frozenset[int] = frozenset()
+        self._looking: Periodic | None = None
+        self.cpus: frozenset[int] = frozenset()
+
+    def start(self) -> None:
+        """Raises `SettingsError` when no processor of the list is there."""
+        self._all = frozenset(os.sched_getaffinity(0))
+        if self._told != AUTO_CPUS:
+            self.cpus = _numbers(self._told, self._setting)
+            if self.cpus:
+                self.bind()
+            return
+        self.cpus = _claim(last_first=self._last_first)
+        if self.cpus:
+            look = Pays(self.bind, self.free, self._overloaded)
+            self._looking = Periodic(look, LOOK_S, "processors")
+            self._looking.start()
+        log.info("processors.claimed", setting=self._setting, cpus=sorted(self.cpus))
+
+    def stop(self) -> None:
+        if self._looking is not None:
+            self._looking.stop()
+
+    def bind(self) -> None:
+        self._run_on(self.cpus, self._all - self.cpus or self._all)
+
+    def free(self) -> None:
+        self._run_on(self._all, self._all)
+
+    def _run_on(self, cpus: Collection[int], native: Collection[int]) -> None:
         threads = [thread.native_id for thread in threading.enumerate()]
-        _run_on([each for each in threads if each is not None], chosen, f"{setting}={cpus}")
-    return chosen
+        known = [each for each in threads if each is not None]
+        _run_on(known, cpus, f"{self._setting}={self._told}")
+        if self._native:
+            _run_on(_named(self._native), native, f"{self._setting}={self._told}")
+
+    def __repr__(self) -> str:
+        return f"<PythonThreads {self._setting}={self._told} {sorted(self.cpus)}>"
 
 
-def keep_off(name: str, cpus: Collection[int]) -> None:
-    """Native threads of that name leave these processors to others, if they may use more."""
-    for thread in _named(name) if cpus else ():
-        if rest := os.sched_getaffinity(thread) - frozenset(cpus):
-            os.sched_setaffinity(thread, rest)
+class Pays:
+    """Call it every `LOOK_S`: calls `bind` when a processor of its own begins to pay for this
+    process, and `free` when it pays no more."""
+
+    def __init__(
+        self,
+        bind: Callable[[], object],
+        free: Callable[[], object],
+        overloaded: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._bind, self._free, self._overloaded = bind, free, overloaded
+        self._clock, self._cpu_clock = clock, cpu_clock
+        self._looked_s, self._used_s = clock(), cpu_clock()
+        self._share, self._calm_s = 0.0, self._looked_s
+        self._bound = False
+
+    def __call__(self) -> None:
+        now_s, used_s = self._clock(), self._cpu_clock()
+        share = (used_s - self._used_s) / max(now_s - self._looked_s, 1e-9)
+        self._looked_s, self._used_s = now_s, used_s
+        self._share += SMOOTHING * (share - self._share)
+        if self._overloaded():
+            self._calm_s = now_s + CALM_S
+        pays = now_s >= self._calm_s and self._share >= (IDLE if self._bound else BUSY)
+        if pays != self._bound:
+            self._bound = pays
+            (self._bind if pays else self._free)()
 
 
 def prefer(name: str, nice: int, setting: str) -> None:

@@ -41,5 +41,6 @@ class NextFree:
         runs are shorter than `least_run_ns`."""
         if self._run_ns < least_run_ns or self._run_ns == 0 or idle > 0:
             return Capacity(room, idle, 0, self._run_ns)
-        free_ns = max(oldest_ns, self._last_result_ns) + int(self._line.at(oldest_rows) * self._pace)
+        run_ns = int(self._line.at(oldest_rows) * self._pace)
+        free_ns = max(oldest_ns, self._last_result_ns) + run_ns
         return Capacity(room, idle, free_ns, self._run_ns)

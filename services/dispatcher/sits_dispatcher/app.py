@@ -11,7 +11,7 @@ from sits_core.drain import Drain, finish
 from sits_core.identity import host_id, new_process_id
 from sits_core.keepers import Follower, Periodic
 from sits_core.metrics import ProcessRegistry
-from sits_core.processors import pin_python
+from sits_core.processors import PythonThreads
 from sits_core.redis_registry import connect
 from sits_core.rpc import Server, open_channel, require_token_off_loopback, token_metadata
 from sits_core.settings import SettingsError, advertised, parsed_file
@@ -64,14 +64,15 @@ def serve_with(
     admin = AdminServer(app, settings.dispatcher_admin_bind, tls)
     executors = ExecutorControls(mesh, settings)
     control = Control(own, mesh.dispatcher.tracer, stop, mesh, executors, registry)
+    cpus = settings.dispatcher_python_cpus
+    python = PythonThreads(cpus, "SITS_DISPATCHER_PYTHON_CPUS", last_first=True)
     admin.start()
     with build_server(settings, mesh, control, own) as server:
         mesh.executors.follow(mesh.static)
         follower.start()
         for ticker in tickers:
             ticker.start()
-        cpus = settings.dispatcher_python_cpus
-        pin_python(cpus, "SITS_DISPATCHER_PYTHON_CPUS", last_first=True)
+        python.start()
         server.set_ready(True)
         stop.wait()
         server.set_ready(False)
@@ -79,6 +80,7 @@ def serve_with(
         finish(mesh.dispatcher.idle, stop.grace_s(settings.drain_grace_s))
         follower.stop()
         mesh.executors.stop()
+    python.stop()
     for ticker in tickers:
         ticker.stop()
     admin.stop()

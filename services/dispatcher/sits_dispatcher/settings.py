@@ -20,8 +20,8 @@ class DispatcherSettings(Settings):
         default="",
         pattern=CPUS_OR_AUTO,
         description="processors for the threads that run Python, best a single one that nobody "
-        "else keeps busy; `auto` = one of its own, which is for machines that serve nothing else; "
-        "default: all",
+        "else keeps busy; `auto` = one of its own while it is busy, for machines that serve "
+        "nothing else; default: all",
     )
     dispatcher_slo_ms: str = Field(
         default="gold=200,silver=500,bronze=1000",

@@ -11,13 +11,13 @@ import structlog
 from sits_channel.pool_metrics import PoolCollector
 from sits_channel.ring_files import open_rings
 from sits_channel.shared_memory import SharedMemory, open_shared_memory
-from sits_core.clock import Deadline
+from sits_core.clock import Deadline, now_ns
 from sits_core.drain import Drain
 from sits_core.identity import host_id, new_process_id
 from sits_core.keepers import Periodic
 from sits_core.metrics import ProcessRegistry, serve_metrics
 from sits_core.numa import bound_node
-from sits_core.processors import keep_off, pin_python
+from sits_core.processors import PythonThreads
 from sits_core.rpc import Server, open_channel, require_token_off_loopback, token_metadata
 from sits_core.settings import advertised, parsed_file
 from sits_core.telemetry import open_tracer
@@ -93,8 +93,13 @@ def answer_until(stop: Drain, settings: PreprocessSettings, front: Front, server
     watch = Periodic(lambda: watch_health(front, server), HEALTH_PERIOD_S, "health")
     front.start()
     workers = Workers(settings, front.transport.port)
-    cpus = settings.preprocess_python_cpus
-    keep_off(IO_THREAD, pin_python(cpus, "SITS_PREPROCESS_PYTHON_CPUS"))
+    python = PythonThreads(
+        settings.preprocess_python_cpus,
+        "SITS_PREPROCESS_PYTHON_CPUS",
+        native=IO_THREAD,
+        overloaded=lambda: front.inference.engine.refusing(now_ns()),
+    )
+    python.start()
     workers.start()
     watch.start()
     server.set_ready(True)
@@ -109,6 +114,7 @@ def answer_until(stop: Drain, settings: PreprocessSettings, front: Front, server
     drain(front, grace_s)
     draining.join()
     watch.stop()
+    python.stop()
     front.stop(STOP_GRACE_S)
 
 

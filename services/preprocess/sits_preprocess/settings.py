@@ -49,8 +49,8 @@ class PreprocessSettings(Settings):
         default="",
         pattern=CPUS_OR_AUTO,
         description="processors for the threads that run Python, best a single one that nobody "
-        "else keeps busy; HTTP/2 of the native transport keeps off them; `auto` = one of its own, "
-        "which is for machines that serve nothing else; default: all",
+        "else keeps busy; HTTP/2 of the native transport keeps off them; `auto` = one of its own "
+        "while it is busy and refuses nothing, for machines that serve nothing else; default: all",
     )
     preprocess_processes: int = Field(
         default=1,
