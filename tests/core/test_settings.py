@@ -96,6 +96,11 @@ def test_it_says_what_came_where_that_is_a_number_or_a_choice() -> None:
             load(Own, "executor", {name: value})
 
 
+def test_a_text_with_a_form_is_shown_with_what_it_means() -> None:
+    with pytest.raises(SettingsError, match=r"SITS_CPUS: got 'all', expected .*processors that"):
+        load(Settings, "preprocess", {"SITS_CPUS": "all"})
+
+
 def test_a_file_that_is_not_there_is_told_in_words() -> None:
     own = load(Own, "executor", {"SITS_TENANTS_FILE": "/nowhere"})
     with pytest.raises(SettingsError, match=r"^SITS_TENANTS_FILE=/nowhere: No such file"):

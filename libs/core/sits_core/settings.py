@@ -173,6 +173,7 @@ class Settings(BaseSettings):
         return value.get_secret_value() if value is not None else None
 
 
+_PATTERN = "string_pattern_mismatch"
 _NO_TEXT = {
     "literal_error", "enum", "finite_number",
     "greater_than", "greater_than_equal", "less_than", "less_than_equal",
@@ -204,7 +205,11 @@ def load(cls: type[S], service: str, environ: dict[str, str] | None = None, **va
         first = error.errors(include_url=False)[0]
         name = "SITS_" + "_".join(str(part) for part in first["loc"]).upper()
         came = f", got {first['input']!r}" if _may_be_shown(first["type"]) else ""
-        raise SettingsError(f"{name}: {first['msg']}{came}") from None
+        text = first["msg"] + came
+        if first["type"] == _PATTERN:  # which few read with ease
+            meant = cls.model_fields[str(first["loc"][0])].description
+            text = f"got {first['input']!r}, expected {first['ctx']['pattern']}: {meant}"
+        raise SettingsError(f"{name}: {text}") from None
 
 
 def _instead(name: str, service: str, known: Iterable[str]) -> str:
