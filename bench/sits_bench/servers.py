@@ -1,5 +1,5 @@
-"""The references in Python that the benchmark brings along: echo servers, the naive mesh, and
-the front door alone."""
+"""The references in Python that the benchmark brings along: echo servers, one that refuses, the
+naive mesh, and the front door alone."""
 
 import os
 import sys
@@ -33,6 +33,20 @@ class Echo:
         (port,) = free_ports(1)
         argv = [sys.executable, "-m", "sits_bench.echo_server", self.kind, str(port)]
         with _python(self.name, argv, f"127.0.0.1:{port}", cpus=FIRST_CPU) as running:
+            yield running
+
+
+@dataclass(frozen=True, slots=True)
+class Refusing:
+    """Refuses every call at once, on the front door's HTTP/2 library. Not pinned, as the mesh."""
+
+    name: str = "refuses everything"
+
+    @contextmanager
+    def start(self) -> Iterator[Running]:
+        (port,) = free_ports(1)
+        argv = [sys.executable, "-m", "sits_bench.refuse_server", str(port)]
+        with _python(self.name, argv, f"127.0.0.1:{port}") as running:
             yield running
 
 

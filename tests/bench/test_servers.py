@@ -1,10 +1,14 @@
 """The references and the front door alone start, and answer rightly."""
 
+import grpc
+import numpy as np
 import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 from sits_bench import checks
 from sits_bench.messages import Inference, random_floats
-from sits_bench.servers import Echo, FrontAlone, NaiveMesh
+from sits_bench.servers import Echo, FrontAlone, NaiveMesh, Refusing
 from sits_bench.system import System
 
 ECHO = Inference("echo", {"INPUT": random_floats(1, 1, 256)})
@@ -17,3 +21,13 @@ def test_it_echoes(system: System) -> None:
     with system.start() as running:
         checks.echoes(running, ECHO)
         assert running.pids()
+
+
+def test_one_refuses_whatever_is_asked() -> None:
+    given = triton.InferInput("INPUT", [1, 256], "FP32")
+    given.set_data_from_numpy(np.zeros((1, 256), np.float32))
+    with Refusing().start() as running, triton.InferenceServerClient(running.target) as client:
+        for _ in range(3):
+            with pytest.raises(InferenceServerException) as refused:
+                client.infer("echo", [given])
+            assert refused.value.status() == str(grpc.StatusCode.RESOURCE_EXHAUSTED)

@@ -1,5 +1,6 @@
 """Twice the capacity, in an open loop: what is still answered in time, and how fast."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from sits_bench.groups.networks import mesh
 from sits_bench.loadgen import BenchError, Load, Measured
 from sits_bench.onnx_models import MLP, TRANSFORMER, Network
 from sits_bench.peers import Triton
+from sits_bench.servers import Refusing
 from sits_bench.system import Running, System
 from sits_sim.figures import Figure, at_least, plain
 from sits_sim.load import poisson
@@ -28,7 +30,7 @@ QUEUE: Final = 64
 DEADLINE: Final = 2.0
 """Each request has this many times the p99 at capacity, as `grpc-timeout`; so does Triton's."""
 START_S: Final = 13.0
-CAPACITY, OVER = "capacity", "overload"
+CAPACITY, OVER, REFUSING = "capacity", "overload", Refusing().name
 GOODPUT: Final = {MLP.name: 0.8, TRANSFORMER.name: 0.95}
 
 
@@ -41,7 +43,7 @@ class Overload:
         return f"overload_{self.network.name}"
 
     def seconds(self, plan: Plan) -> float:
-        return plan.rounds * (START_S + 3 * (plan.warm_up_s + self._duration_s(plan)))
+        return plan.rounds * (START_S + 4 * (plan.warm_up_s + self._duration_s(plan)))
 
     def _duration_s(self, plan: Plan) -> float:
         return plan.duration_s * (2.0 if self.network is TRANSFORMER else 1.0)
@@ -63,7 +65,9 @@ class Overload:
             found.add("mesh", CAPACITY, capacity)
             load = self._open(bench.plan, capacity, number)
             found.add("mesh", OVER, run(running, load))
-        step(START_S / 2 + 2 * load.seconds)
+        with Refusing().start() as running:
+            found.add(REFUSING, OVER, run(running, load))
+        step(START_S / 2 + 3 * load.seconds)
         if peers.installed("triton"):
             self._triton(bench, found, load)
 
@@ -121,6 +125,10 @@ class Overload:
                   _refusal_cpu_us(found), "µs"),
             plain(f"{name}.pushback: share of refusals that say when to come again",
                   found.median("mesh", OVER, _pushback), ""),
+            plain(f"{name}.refuse_all: share of this machine that client and a server take which "
+                  "only refuses", found.median(REFUSING, OVER, _share), ""),
+            plain(f"{name}.left: goodput of capacity that the rest of the machine allows",
+                  _left(found), ""),
         ]  # fmt: skip
         if found.has("triton"):
             other = found.median("triton", OVER, per_s)
@@ -160,6 +168,29 @@ def _refusal_cpu_us(found: Found) -> float:
         return max(0.0, run.cpu_s * 1e6 - run.ok * each_us) / refused if refused > 0 else 0.0
 
     return found.median("mesh", OVER, left)
+
+
+def _share(run: Measured) -> float:
+    """Of all processors, the client included."""
+    ended = run.ok + run.failed
+    return (run.cpu_s + run.own_cpu_us * 1e-6 * ended) / (run.seconds * _processors())
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _left(found: Found) -> float:
+    """Where every call costs what it takes to hear and refuse it, and each answer the rest of what
+    it takes at capacity. An estimate: larger batches and a machine without a pause cost less."""
+    idle_us = 1e6 * _processors() * max(0.0, 1.0 - found.median(REFUSING, OVER, _share))
+    heard_us = found.median(REFUSING, OVER, _each_us)
+    more_us = max(1e-9, found.median("mesh", CAPACITY, cpu_us) - heard_us)
+    return min(1.0, idle_us / more_us / found.median("mesh", CAPACITY, per_s))
+
+
+def _each_us(run: Measured) -> float:
+    return run.cpu_s * 1e6 / max(1, run.ok + run.failed)
 
 
 def _pushback(run: Measured) -> float:
