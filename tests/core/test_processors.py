@@ -1,5 +1,6 @@
 """Where threads run, seen from inside of a process."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -199,22 +200,61 @@ def test_a_process_that_has_little_to_do_stays_out_of_the_way() -> None:
     assert machine.did == ["bind"]
     machine.go_on(5.0, processors.IDLE * 1.1)
     assert machine.did == ["bind"], "between the two it stays as it is"
-    machine.go_on(5.0, processors.IDLE * 0.5)
+    machine.go_on(10.0, processors.IDLE * 0.5)
     assert machine.did == ["bind", "free"]
+
+
+def test_pauses_free_nothing() -> None:
+    machine = Machine()
+    for _ in range(30):
+        machine.go_on(1.0, 0.5)
+        machine.go_on(1.0, 0.0)
+    assert machine.did == ["bind"]
 
 
 def test_under_overload_everybody_may_run_everywhere_until_it_is_calm_again() -> None:
     machine = Machine()
     machine.go_on(1.0, 1.0)
     machine.overloaded = True
-    machine.go_on(0.1, 1.0)
-    assert machine.did == ["bind", "free"], "at once"
+    machine.go_on(0.3, 1.0)
+    assert machine.did == ["bind", "free"], "soon"
     machine.go_on(10.0, 1.0)
     machine.overloaded = False
-    machine.go_on(processors.CALM_S / 2, 1.0)
+    machine.go_on(0.3, 1.0)
     assert machine.did == ["bind", "free"]
-    machine.go_on(processors.CALM_S, 1.0)
+    machine.go_on(1.0, 1.0)
     assert machine.did == ["bind", "free", "bind"]
+
+
+def test_a_single_refusal_now_and_then_is_no_overload() -> None:
+    machine = Machine()
+    machine.go_on(1.0, 1.0)
+    for _ in range(30):
+        machine.overloaded = True
+        machine.go_on(processors.LOOK_S, 1.0)
+        machine.overloaded = False
+        machine.go_on(1.0, 1.0)
+    assert machine.did == ["bind"]
+
+
+def test_what_could_not_be_done_is_tried_again() -> None:
+    tried: list[int] = []
+
+    def bind() -> None:
+        tried.append(1)
+        if len(tried) == 1:
+            raise OSError("not now")
+
+    now = iter(range(1, 100))
+    pays = processors.Pays(
+        bind, lambda: None, lambda: False, lambda: 0.1 * next(now), lambda: 0.1 * next(now)
+    )
+    while not tried:
+        with contextlib.suppress(OSError):
+            pays()
+    for _ in range(5):
+        pays()
+    assert len(tried) == 2
 
 
 def test_threads_that_end_meanwhile_do_not_disturb() -> None:

@@ -94,6 +94,20 @@ def test_a_result_with_errors_reaches_only_the_requests_that_had_them(world: Wor
     assert str(world.error("b")) == "bad row"
 
 
+def test_a_model_whose_first_run_fails_is_served_all_the_same(world: World) -> None:
+    link = world.link(window=1)
+    world.submit("bad")
+    header = ResultHeader(batch_id=link.batches[0].batch.batch_id, requests=1)  # no row ran
+    header.times.input_started, header.times.executor_sent = 1, 6_000_001
+    failed = RequestResult(rows=1, error=Error(code=13, message="bad", reason="MODEL_FAILED"))
+    world.tell(link, LinkMessage(result=header, results=[failed]))
+    assert str(world.error("bad")) == "bad"
+    for number, name in enumerate("abc", start=1):
+        world.submit(name)
+        world.complete(link, link.batches[number], run_ns=6_000_000)
+        assert world.data(name) == f"{name}...".encode()
+
+
 def test_micro_batches_are_joined_by_position(world: World) -> None:
     link = world.link(window=1)
     world.submit("first")

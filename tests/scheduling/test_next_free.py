@@ -47,6 +47,23 @@ def test_a_small_batch_is_expected_back_sooner_than_a_large_one() -> None:
     assert 138 * MS < large.next_idle_ns < 142 * MS
 
 
+def test_runs_that_failed_teach_nothing_and_break_nothing() -> None:
+    expected = NextFree()
+    expected.ran(40 * MS, 0, 10 * MS)
+    assert expected.capacity(1, 0, 5 * MS, ROWS, MS).next_idle_ns == 0
+    for _ in range(20):
+        expected.ran(10 * MS, ROWS, 20 * MS)
+        expected.ran(40 * MS, 0, 100 * MS)
+    assert 109 * MS < expected.capacity(1, 0, 50 * MS, ROWS, MS).next_idle_ns < 111 * MS
+
+
+def test_one_absurd_run_is_soon_forgotten() -> None:
+    expected = NextFree()
+    for run_ms in [10] * 300 + [10_000] + [10] * 20:
+        expected.ran(run_ms * MS, ROWS, 0)
+    assert expected.capacity(1, 0, 0, ROWS, MS).next_idle_ns < 60 * MS
+
+
 def test_runs_that_become_slower_are_believed_after_a_few() -> None:
     expected = NextFree()
     for run_ms in [10] * 200 + [20] * 10:

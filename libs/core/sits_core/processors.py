@@ -22,12 +22,13 @@ MOST: Final = 65_535
 """Number of a processor."""
 CLAIM: Final = "sits-python-cpu"
 LOOK_S: Final = 0.1
-SMOOTHING: Final = 0.3
+RISE, FALL = 0.3, 0.05
+"""Weight of the last look: bound soon, and not freed at every pause."""
 BUSY, IDLE = 0.15, 0.08
 """Of a processor's time, by all threads of the process: from where on one of its own pays, and
 below which it does no more."""
-CALM_S: Final = 1.0
-"""Without overload, before it pays again."""
+OVERLOAD, CALM = 0.5, 0.1
+"""Of the last looks, that saw overload: a single refusal now and then is none."""
 
 _claims: list[socket.socket] = []
 """Held until the process ends, however it ends."""
@@ -94,9 +95,10 @@ class PythonThreads:
         self._run_on(self._all, self._all)
 
     def _run_on(self, cpus: Collection[int], native: Collection[int]) -> None:
-        threads = [thread.native_id for thread in threading.enumerate()]
-        known = [each for each in threads if each is not None]
-        _run_on(known, cpus, f"{self._setting}={self._told}")
+        for _ in range(2):  # some may have been started meanwhile by those that came later
+            threads = [thread.native_id for thread in threading.enumerate()]
+            known = [each for each in threads if each is not None]
+            _run_on(known, cpus, f"{self._setting}={self._told}")
         if self._native:
             _run_on(_named(self._native), native, f"{self._setting}={self._told}")
 
@@ -119,20 +121,20 @@ class Pays:
         self._bind, self._free, self._overloaded = bind, free, overloaded
         self._clock, self._cpu_clock = clock, cpu_clock
         self._looked_s, self._used_s = clock(), cpu_clock()
-        self._share, self._calm_s = 0.0, self._looked_s
+        self._share = self._refused = 0.0
         self._bound = False
 
     def __call__(self) -> None:
         now_s, used_s = self._clock(), self._cpu_clock()
         share = (used_s - self._used_s) / max(now_s - self._looked_s, 1e-9)
         self._looked_s, self._used_s = now_s, used_s
-        self._share += SMOOTHING * (share - self._share)
-        if self._overloaded():
-            self._calm_s = now_s + CALM_S
-        pays = now_s >= self._calm_s and self._share >= (IDLE if self._bound else BUSY)
+        self._share += (RISE if share > self._share else FALL) * (share - self._share)
+        self._refused += RISE * (self._overloaded() - self._refused)
+        least, most = (IDLE, OVERLOAD) if self._bound else (BUSY, CALM)
+        pays = self._share >= least and self._refused < most
         if pays != self._bound:
-            self._bound = pays
             (self._bind if pays else self._free)()
+            self._bound = pays
 
 
 def prefer(name: str, nice: int, setting: str) -> None:

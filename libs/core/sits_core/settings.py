@@ -19,7 +19,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 SERVICES = ("preprocess", "dispatcher", "executor", "topology")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-CPUS = r"^(\d+(-\d+)?(,\d+(-\d+)?)*)?$"
+CPUS = r"^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)?$"
 """Processors, such as 0-3,8."""
 AUTO_CPUS = "auto"
 CPUS_OR_AUTO = CPUS.replace("^(", f"^({AUTO_CPUS}|", 1)
@@ -208,7 +208,8 @@ def load(cls: type[S], service: str, environ: dict[str, str] | None = None, **va
         text = first["msg"] + came
         if first["type"] == _PATTERN:  # which few read with ease
             meant = cls.model_fields[str(first["loc"][0])].description
-            text = f"got {first['input']!r}, expected {first['ctx']['pattern']}: {meant}"
+            shown = "what is not shown" if "@" in first["input"] else repr(first["input"])
+            text = f"got {shown}, expected {first['ctx']['pattern']}: {meant}"
         raise SettingsError(f"{name}: {text}") from None
 
 

@@ -6,13 +6,16 @@ from sits_scheduling.batching import Capacity
 from sits_scheduling.service_times import LinearFit
 
 SMOOTHING: Final = 0.2
+SLOWEST, FASTEST = 4.0, 0.25
+"""One absurd run, times the one that was foretold."""
 
 
 class NextFree:
     """The next instance is expected to be free one run after the oldest unanswered batch
     left, or after the last answer, whichever is later. A run's time follows from its rows by a
     line through those that came back, times how far the last ones were from it (moving average):
-    a small batch behind a large one is back soon, and the next one must have left before.
+    a small batch behind a large one is back soon, and the next one must have left before. A run
+    of no rows, which failed, teaches nothing.
 
     Known weakness: with several instances that is an estimate for the earliest one only.
     """
@@ -25,12 +28,13 @@ class NextFree:
         return f"<NextFree runs of {self._run_ns / 1e6:.3f} ms>"
 
     def ran(self, run_ns: int, rows: int, now_ns: int) -> None:
-        """A batch of `rows` came back; `run_ns` 0 = it did not run."""
-        if run_ns > 0:
+        """A batch came back, of which `rows` ran; `run_ns` 0 = it did not run."""
+        if run_ns > 0 and rows > 0:
             known = self._run_ns or run_ns
             self._run_ns = int(known + SMOOTHING * (run_ns - known))
             if foretold := self._line.at(rows):
-                self._pace += SMOOTHING * (run_ns / foretold - self._pace)
+                pace = min(SLOWEST, max(FASTEST, run_ns / foretold))
+                self._pace += SMOOTHING * (pace - self._pace)
             self._line.add(rows, run_ns)
         self._last_result_ns = now_ns
 
