@@ -2,12 +2,10 @@
 
 import importlib.util
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
+from sits_core.scratch import Scratch
 from sits_core.settings import SettingsError
 
 START_TIMEOUT_S = 10.0
@@ -67,17 +66,24 @@ class PrivateRedis:
         password: str | None = None,
         sentinel: bool = False,
         config: Sequence[str] = (),
+        log: Path | None = None,
     ) -> None:
+        """`log`: what the server says; None = a file in its folder."""
         self.port = port
         self._password, self._sentinel, self._config = password, sentinel, tuple(config)
-        self._folder: Path | None = None
+        self._scratch: Scratch | None = None
+        self._log = log
         self._server: subprocess.Popen[bytes] | None = None
 
     @property
     def folder(self) -> Path:
-        if self._folder is None:
+        if self._scratch is None:
             raise RuntimeError("the private Redis is not started")
-        return self._folder
+        return self._scratch.path
+
+    @property
+    def log(self) -> Path:
+        return self._log or self.folder / "server.log"
 
     @property
     def socket_path(self) -> Path:
@@ -95,11 +101,18 @@ class PrivateRedis:
         server = self._server
         return server.pid if server is not None and server.poll() is None else None
 
+    @property
+    def exit_status(self) -> int | None:
+        """Of a server that ended; below 0 = by that signal."""
+        return self._server.poll() if self._server is not None else None
+
     def start(self) -> None:
         """Return once the server answers. Raises `SettingsError` when it cannot."""
-        binary, first = server_binary(), self._folder is None
+        binary, first = server_binary(), self._scratch is None
         if first:
-            self._folder = Path(tempfile.mkdtemp(prefix="sits-redis-"))
+            self._scratch = Scratch("redis")
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            self.log.write_bytes(b"")
         try:
             self._write_config()
             self._spawn(binary)
@@ -128,9 +141,9 @@ class PrivateRedis:
                 self._server.wait(1.0)
             self.kill()
             self._server = None
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        if self._scratch is not None:
+            self._scratch.remove()
+            self._scratch = None
 
     def _write_config(self) -> None:
         """Anew at every start: Sentinel and replicas rewrite theirs."""
@@ -155,7 +168,7 @@ class PrivateRedis:
         command = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
         command += [str(binary), str(self.folder / "server.conf")]
         command += ["--sentinel"] if self._sentinel else []
-        with (self.folder / "server.log").open("ab") as log:
+        with self.log.open("ab") as log:
             self._server = subprocess.Popen(  # noqa: S603 - the program is ours, no shell
                 command,
                 stdin=subprocess.DEVNULL,
@@ -168,7 +181,7 @@ class PrivateRedis:
         give_up = time.monotonic() + START_TIMEOUT_S
         while not _answers(self.socket_path):
             if self.pid is None or time.monotonic() > give_up:
-                said = (self.folder / "server.log").read_text(errors="replace").splitlines()
+                said = self.log.read_text(errors="replace").splitlines()
                 raise SettingsError(f"the private Redis did not start: {' '.join(said[-3:])}")
             time.sleep(_POLL_S)
 
@@ -180,7 +193,7 @@ class PrivateRedis:
         self.stop()
 
     def __repr__(self) -> str:
-        return f"<PrivateRedis pid={self.pid} folder={self._folder} port={self.port}>"
+        return f"<PrivateRedis pid={self.pid} {self._scratch} port={self.port}>"
 
 
 def _answers(path: Path) -> bool:

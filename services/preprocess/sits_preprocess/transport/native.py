@@ -7,12 +7,9 @@ punished; a message over the limit is refused only after it has been received; r
 """
 
 import math
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -21,6 +18,7 @@ from pygrpc_native import NativeGrpcFront
 from sits_core.clock import Deadline, now_ns
 from sits_core.errors import PUSHBACK_KEY, ResourceExhausted, SitsError, Unavailable
 from sits_core.processors import prefer
+from sits_core.scratch import Scratch
 from sits_core.settings import SettingsError
 from sits_preprocess.transport.call import (
     FOR_EVER_S,
@@ -82,13 +80,13 @@ class NativeTransport:
         self._stopping = False
         self._front: NativeGrpcFront | None = None
         self._streams: GrpcioTransport | None = None
-        self._directory: str | None = None
+        self._scratch: Scratch | None = None
         self.port = 0
 
     def start(self) -> None:
         front = self._front = self._listen()
-        self._directory = tempfile.mkdtemp(prefix="sits-front-")
-        socket = str(Path(self._directory) / "streams")
+        self._scratch = Scratch("front")
+        socket = str(self._scratch.path / "streams")
         streams = Routes(streams=self._routes.streams)
         self._streams = GrpcioTransport(f"unix:{socket}", streams, self._limits)
         self._streams.start()
@@ -111,8 +109,8 @@ class NativeTransport:
             self._front.close()
         if self._streams is not None:
             self._streams.stop(0)
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.remove()
 
     def _open(self) -> int:
         streams = self._streams.open_streams if self._streams is not None else 0

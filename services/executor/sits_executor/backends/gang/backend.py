@@ -1,7 +1,5 @@
 """A model that a gang of GPUs runs together, as any other backend."""
 
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -9,11 +7,11 @@ from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import structlog
 
+from sits_core.scratch import Scratch
 from sits_executor.backends.base import Arrays, GangLost, LoadError, Parameters, Signature
 from sits_executor.backends.gang import wire
 from sits_executor.backends.gang.member import Job, serve
@@ -51,7 +49,6 @@ class GangBackend:
         self._job, self._start_s, self._run_s = job, start_s, run_s
         self._turn = threading.Lock()
         self._seats: list[_Seat] = []
-        self._folder = ""
         self._start()
 
     @property
@@ -117,8 +114,8 @@ class GangBackend:
 
     def _start(self) -> None:
         """Every member loads its part; ready when all are."""
-        self._folder = tempfile.mkdtemp(prefix="sits-gang-")
-        job = replace(self._job, meeting=(Path(self._folder) / "meeting").as_uri())
+        self._scratch = Scratch("gang")
+        job = replace(self._job, meeting=(self._scratch.path / "meeting").as_uri())
         self._seats = [_seat(rank, job) for rank in range(job.size)]
         try:
             self._await_all()
@@ -154,7 +151,7 @@ class GangBackend:
             seat.process.join()
             seat.pipe.close()
         self._seats = []
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._scratch.remove()
 
 
 def _seat(rank: int, job: Job) -> _Seat:
