@@ -4,15 +4,18 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from sits_cli.client import Place, failed
+from sits_cli.commands import infer
 from sits_cli.testing import FakeControl, FakeFront, FakeTopology, peer
 from sits_protos.v1 import control_pb2 as pb
 from sits_protos.v1 import topology_pb2 as tp
 from sits_protos.v1.link_pb2 import Hello, Role
+from sits_sim.scenarios import NAMES
 
 NOBODY = "127.0.0.1:1"
 TRACE = bytes(range(16))
@@ -118,6 +121,18 @@ def test_infer_as_json(sits: Sits, serve: Serve) -> None:
     assert json.loads(outcome.out) == {
         "model": "double", "version": "1", "outputs": {"y": [[3.0, -4.0]]},
     }  # fmt: skip
+
+
+def test_infer_as_json_has_the_trace_that_was_asked_for(
+    sits: Sits, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(infer.secrets, "token_bytes", lambda _count: TRACE)
+    outcome = sits("infer", "double", "--front", serve(FakeFront()), "-i", "x=[1, 2]", "--json",
+                   "--trace", *traced_mesh(serve))  # fmt: skip
+    answer = json.loads(outcome.out)
+    assert answer["outputs"] == {"y": [[2.0, 4.0]]}
+    assert answer["trace"]["trace_id"] == TRACE.hex()
+    assert "dispatcher.place" in [row["name"] for row in answer["trace"]["rows"]]
 
 
 def test_infer_says_whom_it_is_for(sits: Sits, serve: Serve) -> None:
@@ -405,6 +420,22 @@ def test_a_host_that_nobody_knows_is_named_with_the_option(details: str) -> None
 
 def test_an_unknown_command_is_wrong_usage(sits: Sits) -> None:
     assert sits("dance").status == 2
+
+
+def test_the_version_is_told(sits: Sits) -> None:
+    assert sits("--version").out.strip() == version("sits-cli")
+
+
+def test_scenarios_are_listed_with_what_they_are(sits: Sits) -> None:
+    outcome = sits("simulate")
+    assert outcome.status == 0
+    assert [line.split()[0] for line in outcome.out.splitlines()[1 : len(NAMES) + 1]] == [*NAMES]
+    assert "1,024 GPUs" in outcome.out
+
+
+def test_another_service_is_told_from_nobody() -> None:
+    error = failed("UNIMPLEMENTED", "Method not found!", Place("front door", "h:1", "--front"))
+    assert str(error) == "what answers at h:1 is no front door: name it with --front"
 
 
 def test_an_unknown_benchmark_is_wrong_usage_and_is_told_those_there_are(sits: Sits) -> None:

@@ -100,6 +100,17 @@ def test_free_ports_are_good() -> None:
     assert only(found(network.ports, **FREE), Level.GOOD).text == "all addresses free"
 
 
+def test_the_second_executor_s_port_counts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        metrics = free_ports(16)[0]
+        environ = FREE | {"SITS_EXECUTOR_BIND": f"127.0.0.1:{taken - 2}",
+                          "SITS_EXECUTOR_METRICS_BIND": f"127.0.0.1:{metrics}"}  # fmt: skip
+        finding = only(found(network.ports, **environ), Level.PROBLEM)
+        assert f"127.0.0.1:{taken} (SITS_EXECUTOR_BIND of executor 1)" in finding.text
+        assert "choose another port with SITS_EXECUTOR_BIND;" in finding.do
+
+
 def test_a_port_that_somebody_else_has_is_a_problem() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

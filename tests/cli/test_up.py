@@ -160,13 +160,53 @@ def test_without_redis_the_services_find_each_other(
     assert mesh.ended()[0] == 0
 
 
-def test_a_wrong_setting_ends_it_with_the_services_own_words(up: Callable[..., Up]) -> None:
-    mesh = up(SITS_TOPOLOGY_PERIOD_S="never")
+def test_a_setting_that_a_service_cannot_do_ends_it_with_its_own_words(
+    up: Callable[..., Up],
+) -> None:
+    mesh = up(SITS_CPUS="4000")
     status, said = mesh.ended()
     assert status == 1
-    assert "topology ended with status 2, its log ends with" in said
-    assert "SITS_TOPOLOGY_PERIOD_S" in said
-    assert "topology.log" in said
+    assert "ended with status 2, its log ends with" in said
+    assert "SITS_CPUS=4000" in said
+    assert "all of it: " in said
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("SITS_TOPOLOGY_PERIOD_S", "never", "SITS_TOPOLOGY_PERIOD_S: "),
+        ("SITS_CPUS", "all", "expected processors such as 0-3,8, got 'all'"),
+        ("SITS_REDIS_URL", "redis://127.0.0.1:1", "127.0.0.1:1"),
+    ],
+)
+def test_what_cannot_work_starts_nothing(
+    up: Callable[..., Up], name: str, value: str, words: str
+) -> None:
+    mesh = up(**{name: value})
+    status, said = mesh.ended()
+    assert status == 1
+    assert words in said
+    assert mesh.events == []
+
+
+def test_people_are_told_when_it_stops_and_when_a_service_was_killed(tmp_path: Path) -> None:
+    binds = {name.split()[0]: address for name, address in ports.free(1).all().items()}
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("SITS_")}
+    write_model(tmp_path / "models")
+    command = [sys.executable, "-m", "sits_cli", "up", "-n", "1"]
+    command += ["--models", str(tmp_path / "models"), "--log-dir", str(tmp_path / "logs")]
+    with subprocess.Popen(command, env=clean | binds, stdout=subprocess.PIPE, text=True) as mesh:
+        assert mesh.stdout is not None
+        lines = iter(mesh.stdout.readline, "")
+        redis = next(line.split() for line in lines if line.startswith("redis"))
+        log = tmp_path / "logs" / "redis.log"
+        assert redis[-1] == str(log)
+        assert log.is_file()
+        os.kill(int(redis[-2]), signal.SIGKILL)
+        assert f"redis ended (killed by SIGKILL); log: {log}\n" in lines
+        mesh.send_signal(signal.SIGINT)
+        assert [*lines][-2:] == ["stopping, a second Ctrl-C kills\n", "stopped\n"]
+    assert mesh.returncode == 0
 
 
 def test_a_model_that_cannot_be_served_ends_it_with_the_reason(up: Callable[..., Up]) -> None:

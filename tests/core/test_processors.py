@@ -79,6 +79,13 @@ def test_processors_that_are_not_there_are_a_wrong_setting() -> None:
         processors.pin("4000-4003")
 
 
+def test_some_that_are_not_there_are_named() -> None:
+    first = min(os.sched_getaffinity(0))
+    code = f"from sits_core.processors import pin; pin('{first},4000')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert f"SITS_CPUS={first},4000: this process may not use 4000" in done.stderr
+
+
 CLAIMING = """
 import os, sys
 import structlog

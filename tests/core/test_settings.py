@@ -97,8 +97,10 @@ def test_it_says_what_came_where_that_is_a_number_or_a_choice() -> None:
 
 
 def test_a_text_with_a_form_is_shown_with_what_it_means() -> None:
-    with pytest.raises(SettingsError, match=r"SITS_CPUS: got 'all', expected .*processors that"):
-        load(Settings, "preprocess", {"SITS_CPUS": "all"})
+    with pytest.raises(
+        SettingsError, match=r"SITS_REDIS_PREFIX: got 'A', expected .*every Redis key"
+    ):
+        load(Settings, "preprocess", {"SITS_REDIS_PREFIX": "A"})
     with pytest.raises(SettingsError, match="got what is not shown, expected") as refused:
         load(Settings, "preprocess", {"SITS_REDIS_PREFIX": "user:hunter2@there"})
     assert "hunter2" not in str(refused.value)

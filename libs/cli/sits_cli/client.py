@@ -78,6 +78,9 @@ def failed(code: str, details: str, place: Place) -> CliError:
             f"the {place.role} at {place.address} did not answer in time: "
             "`sits status` shows whether it is ready, its log says more"
         )
+    if code == "UNIMPLEMENTED" and "method" in said.lower():
+        another = f": name it with {place.option}" if place.option else ""
+        return CliError(f"what answers at {place.address} is no {place.role}{another}")
     return CliError(f"{place.role} at {place.address}: {said or code} ({code})")
 
 

@@ -1,8 +1,13 @@
 """The `sits` command: puts the subcommands together and turns failures into exit statuses."""
 
+import json
+import logging
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated
 
+import structlog
 import typer
 
 from sits_cli.client import CliError
@@ -29,12 +34,24 @@ from sits_core.settings import SettingsError
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
-app = typer.Typer(
-    name="sits",
-    help="Run and operate a SITS serving mesh.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(name="sits", no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def tell(wanted: bool) -> None:
+    if wanted:
+        print(version("sits-cli"))
+        raise typer.Exit
+
+
+@app.callback()
+def sits(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=tell, is_eager=True, help="print it, and end")
+    ] = False,
+) -> None:
+    """Run and operate a SITS serving mesh."""
+
+
 app.command("up")(up.up)
 app.command("status")(status.status)
 app.command("top")(top.top)
@@ -53,11 +70,17 @@ app.command("bench", context_settings=bench.PASS_ON)(bench.bench)
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Exit status: 0 fine, 1 failed (stderr says why and what to do), 2 wrong usage."""
+    """Exit status: 0 fine, 1 failed (stderr says why and what to do, as an object with `--json`), 2
+    wrong usage."""
+    if args is None:  # what libraries would log, errors say
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
         app(args=None if args is None else list(args), prog_name="sits")
     except (CliError, SettingsError) as error:
-        console(stderr=True).print(f"[bold red]error:[/] {literal(str(error))}", soft_wrap=True)
+        if "--json" in (sys.argv[1:] if args is None else args):
+            print(json.dumps({"error": str(error)}, ensure_ascii=False), file=sys.stderr)
+        else:
+            console(stderr=True).print(f"[bold red]error:[/] {literal(str(error))}", soft_wrap=True)
         sys.exit(EXIT_FAILED)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)

@@ -11,6 +11,7 @@ from typing import Self
 from sits_cli import health, redis_keeper
 from sits_cli.plan import Plan, bind_variable
 from sits_cli.ports import AddressBook
+from sits_cli.private_redis import PrivateRedis
 from sits_cli.redis_keeper import RedisKeeper
 from sits_cli.supervisor import Event, Supervisor, ignore, last_lines
 from sits_core.settings import SettingsError
@@ -66,7 +67,8 @@ class Mesh:
         """Start everything without waiting for it to be ready. Raises `SettingsError`."""
         self._redis_url = self.plan.redis_url
         if self._redis_url is None and self.plan.private_redis:
-            self._redis = RedisKeeper(self._listener, self.plan.restart)
+            server = PrivateRedis(log=self.plan.log_dir / f"{redis_keeper.NAME}.log")
+            self._redis = RedisKeeper(self._listener, self.plan.restart, server)
             self._redis_url = self._redis.start()
         programs = self.plan.programs(self._redis_url)
         self._supervisor = Supervisor(programs, self.plan.restart, self._listener)
@@ -146,7 +148,7 @@ class Mesh:
         redis = self._redis
         first = [
             ServiceState("redis", redis.server.url, redis.pid, redis.pid is not None,
-                         redis.restarts, "")
+                         redis.restarts, str(redis.server.log))
         ] if redis is not None else []  # fmt: skip
         return first + [self._state(name, at) for name, at in self._health_addresses().items()]
 

@@ -108,9 +108,11 @@ def require_free(book: AddressBook) -> None:
     """Raise `SettingsError` naming the first port that someone else holds."""
     for variable, address in book.all().items():
         if in_use(address):
+            name, _, whose = variable.partition(" of ")
+            further = f", {whose} has one of the ports that follow it" if whose else ""
             raise SettingsError(
                 f"{address} is in use: stop the process that has it (is another `sits up` "
-                f"running?), or choose another port with {variable.split()[0]}"
+                f"running?), or choose another port with {name}{further}"
             )
 
 

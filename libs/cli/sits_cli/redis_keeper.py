@@ -86,4 +86,5 @@ class RedisKeeper:
         self._tell(Change.STARTED)
 
     def _tell(self, change: Change) -> None:
-        self.listener(Event(NAME, change, self.server.pid or 0))
+        status = self.server.exit_status if change is Change.EXITED else None
+        self.listener(Event(NAME, change, self.server.pid or 0, status))

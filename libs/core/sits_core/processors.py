@@ -36,9 +36,10 @@ _claims: list[socket.socket] = []
 
 def pin(cpus: str) -> None:
     """Run on these processors only, such as "0-3,8"; all threads that start from now on do.
-    Empty = as before. Raises `SettingsError` when none of them is there."""
+    Empty = as before. Raises `SettingsError` when one of them is not there."""
     if cpus:
         _run_on([0], _numbers(cpus, "SITS_CPUS"), f"SITS_CPUS={cpus}")
+        _require_all(_numbers(cpus, "SITS_CPUS"), f"SITS_CPUS={cpus}")
 
 
 class PythonThreads:
@@ -70,12 +71,13 @@ class PythonThreads:
         self.cpus: frozenset[int] = frozenset()
 
     def start(self) -> None:
-        """Raises `SettingsError` when no processor of the list is there."""
+        """Raises `SettingsError` when a processor of the list is not there."""
         self._all = frozenset(os.sched_getaffinity(0))
         if self._told != AUTO_CPUS:
             self.cpus = _numbers(self._told, self._setting)
             if self.cpus:
                 self.bind()
+                _require_all(self.cpus, f"{self._setting}={self._told}")
             return
         self.cpus = _claim(last_first=self._last_first)
         if self.cpus:
@@ -187,6 +189,14 @@ def _run_on(threads: Iterable[int], cpus: Collection[int], setting: str) -> None
         except OSError:
             there = ",".join(map(str, sorted(os.sched_getaffinity(0))))
             raise SettingsError(f"{setting}: this process may use {there}") from None
+
+
+def _require_all(cpus: frozenset[int], setting: str) -> None:
+    """The kernel takes those that there are, and says nothing of the others."""
+    if missing := cpus - os.sched_getaffinity(0):
+        raise SettingsError(
+            f"{setting}: this process may not use {', '.join(map(str, sorted(missing)))}"
+        )
 
 
 def _numbers(cpus: str, setting: str) -> frozenset[int]:

@@ -1,6 +1,7 @@
 """Settings that all services share, read from `SITS_*` variables."""
 
 import os
+import re
 import socket
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
@@ -19,16 +20,30 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 SERVICES = ("preprocess", "dispatcher", "executor", "topology")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-CPUS = r"^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)?$"
-"""Processors, such as 0-3,8."""
 AUTO_CPUS = "auto"
-CPUS_OR_AUTO = CPUS.replace("^(", f"^({AUTO_CPUS}|", 1)
-"""The same, or one that nobody else has taken."""
+_CPUS = re.compile(r"([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)?")
 MAX_PORT = 65_535
 
 
 class SettingsError(Exception):
     """A setting is wrong; the text names the variable and what it expects."""
+
+
+def _cpus(value: str) -> str:
+    if not _CPUS.fullmatch(value):
+        raise ValueError(f"expected processors such as 0-3,8, got {value!r}")
+    return value
+
+
+def _cpus_or_auto(value: str) -> str:
+    if value != AUTO_CPUS and not _CPUS.fullmatch(value):
+        raise ValueError(f"expected processors such as 0-3,8, or {AUTO_CPUS}, got {value!r}")
+    return value
+
+
+Cpus = Annotated[str, AfterValidator(_cpus)]
+CpusOrAuto = Annotated[str, AfterValidator(_cpus_or_auto)]
+"""The same, or one that nobody else has taken."""
 
 
 def _address(value: str) -> str:
@@ -135,10 +150,9 @@ class Settings(BaseSettings):
         default=False,
         description="no rings in shared memory between services; for tests and benchmarks",
     )
-    cpus: str = Field(
+    cpus: Cpus = Field(
         default="",
-        pattern=CPUS,
-        description="processors that this process may run on, such as 0-3,8; default: all",
+        description="processors that this process may run on, such as 0-3,8; unset = all",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="least severe log line written"

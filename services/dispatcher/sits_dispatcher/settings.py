@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from sits_core.settings import CPUS_OR_AUTO, Address, Addresses, Settings
+from sits_core.settings import Address, Addresses, CpusOrAuto, Settings
 
 
 class DispatcherSettings(Settings):
@@ -16,12 +16,11 @@ class DispatcherSettings(Settings):
     dispatcher_admin_bind: Address = Field(
         default="127.0.0.1:8080", description="HTTP: admin calls, /metrics"
     )
-    dispatcher_python_cpus: str = Field(
+    dispatcher_python_cpus: CpusOrAuto = Field(
         default="",
-        pattern=CPUS_OR_AUTO,
         description="processors for the threads that run Python, best a single one that nobody "
         "else keeps busy; `auto` = one of its own while it is busy, for machines that serve "
-        "nothing else; default: all",
+        "nothing else; unset = all",
     )
     dispatcher_slo_ms: str = Field(
         default="gold=200,silver=500,bronze=1000",

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from sits_core.settings import CPUS_OR_AUTO, Address, Addresses, Settings
+from sits_core.settings import Address, Addresses, CpusOrAuto, Settings
 
 
 class PreprocessSettings(Settings):
@@ -45,12 +45,11 @@ class PreprocessSettings(Settings):
         description="niceness of those threads: below 0 they go before all others that want a "
         "processor, so that under overload calls do not wait for them unseen; needs CAP_SYS_NICE",
     )
-    preprocess_python_cpus: str = Field(
+    preprocess_python_cpus: CpusOrAuto = Field(
         default="",
-        pattern=CPUS_OR_AUTO,
         description="processors for the threads that run Python, best a single one that nobody "
         "else keeps busy; HTTP/2 of the native transport keeps off them; `auto` = one of its own "
-        "while it is busy and refuses nothing, for machines that serve nothing else; default: all",
+        "while it is busy and refuses nothing, for machines that serve nothing else; unset = all",
     )
     preprocess_processes: int = Field(
         default=1,

@@ -35,6 +35,8 @@ def explain(
         say("No decision yet: send a request first, such as `sits infer MODEL`.")
     for found in answer.explanations:
         _show(found)
+    if answer.explanations:
+        say("[dim]Terms are what counts for an executor, costs below 0; the highest total wins.[/]")
 
 
 def _show(found: Explanation) -> None:

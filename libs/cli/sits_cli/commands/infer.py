@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -81,11 +82,18 @@ def infer(
             headers=headers(tenant, trace_id),
             client_timeout=timeout_s,
         )  # fmt: skip
-    _show(answer, as_json=as_json)
-    if traced and not as_json:
-        say()
+    found = None
+    if traced:
         places = spans.control_places(dispatcher_place(dispatcher), topology_place(topology))
-        trace_command.show(trace_command.find_soon(places, trace_id), as_json=False)
+        found = partial(trace_command.find_soon, places, trace_id)
+    if as_json:
+        more = {} if found is None else {"trace": trace_command.as_dict(found())}
+        print_json(_as_dict(answer) | more)
+        return
+    _show(answer)
+    if found is not None:
+        say()
+        trace_command.show(found(), as_json=False)
 
 
 def arrange(
@@ -136,21 +144,26 @@ def _wanted(metadata: front.Message) -> str:
     return ", ".join(map(signature, metadata.inputs))
 
 
-def _show(answer: front.Message, *, as_json: bool) -> None:
-    response = answer.get_response()
-    arrays = {output.name: answer.as_numpy(output.name) for output in response.outputs}
+def _arrays(answer: front.Message) -> dict[str, Array]:
+    outputs = answer.get_response().outputs
+    arrays = {output.name: answer.as_numpy(output.name) for output in outputs}
     missing = [name for name, array in arrays.items() if array is None]
     if missing:
         raise CliError(f"the answer has no data for output {missing[0]!r}")
-    if as_json:
-        print_json(
-            {
-                "model": response.model_name,
-                "version": response.model_version,
-                "outputs": {name: _plain(array) for name, array in arrays.items()},
-            }
-        )
-        return
+    return arrays
+
+
+def _as_dict(answer: front.Message) -> dict[str, object]:
+    response = answer.get_response()
+    return {
+        "model": response.model_name,
+        "version": response.model_version,
+        "outputs": {name: _plain(array) for name, array in _arrays(answer).items()},
+    }
+
+
+def _show(answer: front.Message) -> None:
+    response, arrays = answer.get_response(), _arrays(answer)
     rows = [
         (o.name, o.datatype, "×".join(map(str, o.shape)), _shown(arrays[o.name]))
         for o in response.outputs

@@ -14,7 +14,7 @@ from sits_cli.output import Column, bad, good, literal, print_json, print_table,
 from sits_sim.figures import Figure, Number, Report, rounded
 from sits_sim.plot import FORMATS, draw
 from sits_sim.progress import progress
-from sits_sim.scenarios import NAMES, Size
+from sits_sim.scenarios import NAMES, Size, about
 from sits_sim.scenarios import scenario as find
 
 EXIT_MISSED = 1
@@ -24,8 +24,9 @@ Name = StrEnum("Name", {name: name for name in NAMES})  # type: ignore[misc]
 
 def simulate(
     scenario: Annotated[
-        Name, typer.Argument(help="what to simulate; docs/simulator.md tells more")
-    ],
+        Name | None,
+        typer.Argument(metavar="SCENARIO", help="none = list them; docs/simulator.md tells more"),
+    ] = None,
     seed: Annotated[int, typer.Option(help="another seed gives another run", min=0)] = 1,
     scale: Annotated[
         float,
@@ -37,6 +38,9 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Simulate many GPUs with the decision code of the mesh. Exit status 1 when a bar is missed."""
+    if scenario is None:
+        listing()
+        return
     if plot is not None and plot.suffix not in FORMATS:
         raise CliError(f"a plot ends in {' or '.join(FORMATS)}, got '{plot}'")
     with progress() as shown:
@@ -49,6 +53,12 @@ def simulate(
         show(report)
     if not report.holds:
         sys.exit(EXIT_MISSED)
+
+
+def listing() -> None:
+    print_table(("scenario", "simulates"), [(name, about(name)) for name in NAMES])
+    say()
+    say(literal("`sits simulate SCENARIO --scale 0.1` is a quick look; `--json` for programs."))
 
 
 def show(report: Report) -> None:

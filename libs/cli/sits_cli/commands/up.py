@@ -15,6 +15,8 @@ from rich.text import Text
 
 from sits_cli import front, ports
 from sits_cli.client import CliError
+from sits_cli.doctor import network, settings
+from sits_cli.doctor.finding import Environ, Level
 from sits_cli.mesh import Mesh, MeshFailed, Plan, ServiceState
 from sits_cli.options import Json, front_place
 from sits_cli.output import (
@@ -61,6 +63,7 @@ def up(
 ) -> None:
     """Run the mesh on this machine: all services, and Redis unless SITS_REDIS_URL names one."""
     require_models(models)
+    require_sound(os.environ if not no_redis else {**os.environ, "SITS_REDIS_URL": ""})
     plan = Plan(
         addresses=ports.configured(executors, os.environ),
         models=models,
@@ -108,6 +111,11 @@ class Report:
         again = f"; starts again in {duration(event.back_in_s)}" if event.back_in_s else ""
         return f"[bold red]{event.name}[/] ended ({ending(event.status)}){again}; log: {log}"
 
+    def note(self, text: str) -> None:
+        """For people only: programs hear of each service."""
+        if not self._as_json:
+            self._say(text)
+
     def ready(self, mesh: Mesh, took_s: float) -> None:
         states = mesh.states()
         if self._as_json:
@@ -137,15 +145,23 @@ def run(mesh: Mesh, report: Report, stop: threading.Event, timeout_s: float) -> 
         raise CliError(str(error)) from None
     finally:
         report.stopping = True
-        with report.console.status("stopping, a second Ctrl-C kills"):
-            mesh.stop()
+        report.note("stopping, a second Ctrl-C kills")
+        mesh.stop()
+        report.note("stopped")
+
+
+def require_sound(environ: Environ) -> None:
+    """What is sure to fail should fail at once, and say why. Raises `CliError`."""
+    for found in (*settings.wrong(environ), *network.redis(environ)):
+        if found.level is Level.PROBLEM and found.area in ("settings", "redis"):
+            raise CliError(f"{found.text}: {found.do}")
 
 
 def require_models(repository: Path) -> None:
     """Raises `CliError` when there is nothing to serve: the mesh would never become ready."""
     if not repository.is_dir() or not any(entry.is_dir() for entry in repository.iterdir()):
         raise CliError(
-            f"no models in {repository}: `make models` fetches the demo's, "
+            f"no models in {repository.absolute()}: `make models` fetches the demo's, "
             "or name another repository with --models"
         )
 

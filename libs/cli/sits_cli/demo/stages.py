@@ -63,7 +63,8 @@ def run(client: Client, places: Sequence[Place]) -> Stages:
     found = find_soon(list(places), ids[-1])
     wanted = set(ids)
     own = [span for span in spans.fetch(places).spans if span.trace_id in wanted]
-    return Stages((*summarize(own), travel(own)), found)
+    between = travel(own)
+    return Stages((*summarize(own), *([between] if between.p99_s else [])), found)
 
 
 def summarize(found: Iterable[Span]) -> list[Stage]:

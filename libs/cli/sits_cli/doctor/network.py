@@ -10,7 +10,7 @@ from redis import Redis
 
 from sits_cli import health
 from sits_cli.doctor.finding import Environ, Finding, good, note, problem, warning
-from sits_cli.ports import DEFAULTS, in_use
+from sits_cli.ports import configured, in_use
 from sits_cli.private_redis import server_binary
 from sits_core.redis_server import RedisServer
 from sits_core.registry import RegistryUnavailable
@@ -20,25 +20,31 @@ ANSWER_S = 1.0
 MAX_OFFSET_S = 0.25
 """Deadlines are instants: clocks that differ by more end requests early or late."""
 EXECUTORS = "SITS_DISPATCHER_EXECUTORS"
+EXECUTORS_UP = 2
+"""So many does `sits up` start unless told otherwise."""
 
 
 def ports(environ: Environ) -> Iterator[Finding]:
     """Each is free, or one of ours answers there."""
     free = []
-    for name, default in DEFAULTS.items():
-        address = environ.get(name) or default
+    try:
+        listening = configured(EXECUTORS_UP, {k: v for k, v in environ.items() if v}).all()
+    except SettingsError as error:
+        yield problem("ports", str(error), "set it right, or unset it")
+        return
+    for name, address in listening.items():
         if not in_use(address):
             free.append(address)
-        elif _answers(name, address, environ):
+        elif _answers(name.split()[0], address, environ):
             yield good("ports", f"{address} answers ({name})")
         else:
             yield problem(
                 "ports", f"{address} ({name}) is taken, and what has it is not ready or not SITS",
-                f"`ss -ltnp` names it: stop it, or choose another port with {name}; "
+                f"`ss -ltnp` names it: stop it, or choose another port with {name.split()[0]}; "
                 "if it is ours, its log says why it is not ready",
             )  # fmt: skip
     if free:
-        which = "all addresses" if len(free) == len(DEFAULTS) else ", ".join(free)
+        which = "all addresses" if len(free) == len(listening) else ", ".join(free)
         yield good("ports", f"{which} free")
 
 

@@ -14,6 +14,7 @@ from sits_core.tls import server_tls
 INTERNAL = ("SITS_PREPROCESS_CONTROL_BIND", "SITS_DISPATCHER_BIND", "SITS_EXECUTOR_BIND",
             "SITS_TOPOLOGY_BIND")  # fmt: skip
 """Ports that carry the mesh's own traffic."""
+DO = "set it right, or unset it"
 ADMIN, FRONT = "SITS_DISPATCHER_ADMIN_BIND", "SITS_PREPROCESS_BIND"
 DISPATCHERS = "SITS_PREPROCESS_DISPATCHERS"
 KEYS = "SITS_PREPROCESS_API_KEYS_FILE"
@@ -21,9 +22,9 @@ KEYS = "SITS_PREPROCESS_API_KEYS_FILE"
 
 def settings(environ: Environ) -> Iterator[Finding]:
     """Everything else is only looked at when each service can read its own."""
-    wrong = [finding for service in SERVICES if (finding := _loaded(service, environ))]
-    if wrong:
-        yield from wrong
+    found = wrong(environ)
+    if found:
+        yield from found
         return
     count = sum(name.startswith("SITS_") for name in environ)
     yield good("settings", f"{count} SITS_ variables set, all known" if count else "all defaults")
@@ -31,7 +32,16 @@ def settings(environ: Environ) -> Iterator[Finding]:
     yield from _open_ports(environ)
 
 
-def _loaded(service: str, environ: Environ) -> Finding | None:
+def wrong(environ: Environ) -> list[Finding]:
+    """What services cannot read, each thing once."""
+    found: dict[str, Finding] = {}
+    for service in SERVICES:
+        if (error := _error(service, environ)) is not None:
+            found.setdefault(error, problem("settings", f"{service}: {error}", DO))
+    return [*found.values()]
+
+
+def _error(service: str, environ: Environ) -> str | None:
     """None when `service` is content, or not installed here."""
     # By name: the command belongs to no service, and works without any of them.
     if find_spec(f"sits_{service}") is None:
@@ -43,7 +53,7 @@ def _loaded(service: str, environ: Environ) -> Finding | None:
     try:
         server_tls(load(own, service, dict(environ)))
     except SettingsError as error:
-        return problem("settings", f"{service}: {error}", "set it right, or unset it")
+        return str(error)
     return None
 
 
