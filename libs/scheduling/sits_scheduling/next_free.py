@@ -8,21 +8,24 @@ from sits_scheduling.service_times import LinearFit
 SMOOTHING: Final = 0.2
 SLOWEST, FASTEST = 4.0, 0.25
 """One absurd run, times the one that was foretold."""
+ENOUGH: Final = 20
+"""Runs until the line is believed; before, small batches say little of large ones."""
 
 
 class NextFree:
     """The next instance is expected to be free one run after the oldest unanswered batch
     left, or after the last answer, whichever is later. A run's time follows from its rows by a
     line through those that came back, times how far the last ones were from it (moving average):
-    a small batch behind a large one is back soon, and the next one must have left before. A run
-    of no rows, which failed, teaches nothing.
+    a small batch behind a large one is back soon, and the next one must have left before. Until
+    `ENOUGH` came back their moving average has to do. A run of no rows, which failed, teaches
+    nothing.
 
     Known weakness: with several instances that is an estimate for the earliest one only.
     """
 
     def __init__(self) -> None:
         self._run_ns = self._last_result_ns = 0
-        self._line, self._pace = LinearFit(), 1.0
+        self._line, self._pace, self._runs = LinearFit(), 1.0, 0
 
     def __repr__(self) -> str:
         return f"<NextFree runs of {self._run_ns / 1e6:.3f} ms>"
@@ -36,6 +39,7 @@ class NextFree:
                 pace = min(SLOWEST, max(FASTEST, run_ns / foretold))
                 self._pace += SMOOTHING * (pace - self._pace)
             self._line.add(rows, run_ns)
+            self._runs += 1
         self._last_result_ns = now_ns
 
     def capacity(
@@ -45,6 +49,8 @@ class NextFree:
         runs are shorter than `least_run_ns`."""
         if self._run_ns < least_run_ns or self._run_ns == 0 or idle > 0:
             return Capacity(room, idle, 0, self._run_ns)
-        run_ns = int(self._line.at(oldest_rows) * self._pace)
+        run_ns = self._run_ns
+        if self._runs >= ENOUGH:
+            run_ns = int(self._line.at(oldest_rows) * self._pace)
         free_ns = max(oldest_ns, self._last_result_ns) + run_ns
         return Capacity(room, idle, free_ns, self._run_ns)
