@@ -22,7 +22,7 @@ MOST: Final = 65_535
 """Number of a processor."""
 CLAIM: Final = "sits-python-cpu"
 LOOK_S: Final = 0.1
-RISE, FALL = 0.3, 0.05
+RISE, FALL = 0.3, 0.1
 """Weight of the last look: bound soon, and not freed at every pause."""
 BUSY, IDLE = 0.15, 0.08
 """Of a processor's time, by all threads of the process: from where on one of its own pays, and
