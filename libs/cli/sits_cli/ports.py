@@ -19,6 +19,8 @@ DEFAULTS = {
     "SITS_TOPOLOGY_METRICS_BIND": "127.0.0.1:8031",
 }
 EXECUTOR_VARIABLES = ("SITS_EXECUTOR_BIND", "SITS_EXECUTOR_METRICS_BIND")
+EXECUTORS = 2
+"""So many does `sits up` start unless told otherwise."""
 MAX_PORT = 65_535
 _BLOCKS = range(15_000, 32_000, 16)
 """Blocks of 16 ports. Linux takes those of outgoing connections from 32768 on."""

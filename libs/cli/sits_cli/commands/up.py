@@ -42,7 +42,7 @@ def up(
     executors: Annotated[
         int,
         typer.Option("--executors", "-n", metavar="N", min=1, max=MAX_EXECUTORS, help="how many"),
-    ] = 2,
+    ] = ports.EXECUTORS,
     models: Annotated[
         Path,
         typer.Option(

@@ -10,6 +10,7 @@ from redis import Redis
 
 from sits_cli import health
 from sits_cli.doctor.finding import Environ, Finding, good, note, problem, warning
+from sits_cli.ports import EXECUTORS as EXECUTORS_OF_UP
 from sits_cli.ports import configured, in_use
 from sits_cli.private_redis import server_binary
 from sits_core.redis_server import RedisServer
@@ -20,15 +21,13 @@ ANSWER_S = 1.0
 MAX_OFFSET_S = 0.25
 """Deadlines are instants: clocks that differ by more end requests early or late."""
 EXECUTORS = "SITS_DISPATCHER_EXECUTORS"
-EXECUTORS_UP = 2
-"""So many does `sits up` start unless told otherwise."""
 
 
 def ports(environ: Environ) -> Iterator[Finding]:
     """Each is free, or one of ours answers there."""
     free = []
     try:
-        listening = configured(EXECUTORS_UP, {k: v for k, v in environ.items() if v}).all()
+        listening = configured(EXECUTORS_OF_UP, {k: v for k, v in environ.items() if v}).all()
     except SettingsError as error:
         yield problem("ports", str(error), "set it right, or unset it")
         return

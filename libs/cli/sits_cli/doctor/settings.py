@@ -14,10 +14,10 @@ from sits_core.tls import server_tls
 INTERNAL = ("SITS_PREPROCESS_CONTROL_BIND", "SITS_DISPATCHER_BIND", "SITS_EXECUTOR_BIND",
             "SITS_TOPOLOGY_BIND")  # fmt: skip
 """Ports that carry the mesh's own traffic."""
-DO = "set it right, or unset it"
 ADMIN, FRONT = "SITS_DISPATCHER_ADMIN_BIND", "SITS_PREPROCESS_BIND"
 DISPATCHERS = "SITS_PREPROCESS_DISPATCHERS"
 KEYS = "SITS_PREPROCESS_API_KEYS_FILE"
+DO = "set it right, or unset it"
 
 
 def settings(environ: Environ) -> Iterator[Finding]:
