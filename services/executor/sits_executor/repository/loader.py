@@ -164,7 +164,7 @@ class Loader:
             queue = self._serve_streams(contract, backend, capacity, priority, shared.release)
             return LoadedModel(entry, contract, shared, queue)
         queue = BatchQueue(capacity, priority)
-        Instances(
+        instances = Instances(
             f"{contract.model}/{contract.version}",
             count,
             queue,
@@ -172,8 +172,9 @@ class Loader:
             shared.release,
             self._lanes,
             never_waits=never_waits(backend),
-        ).start()
-        return LoadedModel(entry, contract, shared, queue)
+        )
+        instances.start()
+        return LoadedModel(entry, contract, shared, queue, instances.computing)
 
     def _spec(self, plan: Plan, version: str) -> LoadSpec:
         return LoadSpec(
