@@ -362,8 +362,8 @@ def test_when_nobody_is_there_the_error_says_how_to_start(
     assert outcome.status == 1
     assert outcome.out == ""
     assert outcome.err == (
-        f"error: no {role} at {NOBODY}: start one with `sits up`, "
-        f"or name another one with {option}\n"
+        f"error: no {role} at {NOBODY}: start a mesh with `sits up`, or try again if one is up "
+        f"(it starts anew what ended), or name another one with {option}\n"
     )
 
 

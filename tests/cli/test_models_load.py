@@ -88,7 +88,7 @@ def test_a_model_that_cannot_be_loaded_says_why(sits: Sits, serve: Serve) -> Non
 def test_nobody_there_says_what_to_do(sits: Sits, verb: str) -> None:
     outcome = sits("models", verb, "mlp", "--dispatcher", "127.0.0.1:1")
     assert outcome.status == 1
-    assert "start one with `sits up`" in outcome.err
+    assert "start a mesh with `sits up`" in outcome.err
 
 
 def test_without_the_token_one_is_told_to_set_it(

@@ -85,8 +85,12 @@ def failed(code: str, details: str, place: Place) -> CliError:
 
 
 def nobody_at(place: Place) -> str:
+    """A mesh that is up may have lost it a moment ago: `sits up` starts it again."""
     another = f", or name another one with {place.option}" if place.option else ""
-    return f"no {place.role} at {place.address}: start one with `sits up`{another}"
+    return (
+        f"no {place.role} at {place.address}: start a mesh with `sits up`, "
+        f"or try again if one is up (it starts anew what ended){another}"
+    )
 
 
 def unreachable(details: str) -> bool:
