@@ -418,6 +418,24 @@ def test_a_host_that_nobody_knows_is_named_with_the_option(details: str) -> None
     )
 
 
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [(["models"], "--front"), (["status"], "--dispatcher"), (["topology"], "--topology"),
+     (["top"], "--admin")],
+)  # fmt: skip
+@pytest.mark.parametrize("wrong", ["28001", ":28001", "localhost", "host:http", "host:70000"])
+def test_an_address_without_host_and_port_is_wrong_usage(
+    sits: Sits, command: list[str], option: str, wrong: str
+) -> None:
+    outcome = sits(*command, option, wrong)
+    assert outcome.status == 2
+    assert f"'{wrong}': expected host:port" in " ".join(outcome.err.replace("│", "").split())
+
+
+def test_a_front_door_may_listen_on_a_socket_in_the_file_system(sits: Sits) -> None:
+    assert "no front door at unix:/nowhere" in sits("models", "--front", "unix:/nowhere").err
+
+
 def test_an_unknown_command_is_wrong_usage(sits: Sits) -> None:
     assert sits("dance").status == 2
 

@@ -131,9 +131,14 @@ def in_use(address: str) -> bool:
     return False
 
 
+def is_address(text: str) -> bool:
+    """Whether it is host:port, with a port that one can call."""
+    port = text.rpartition(":")[2]
+    return bool(host_of(text)) and port.isdecimal() and 0 < int(port) <= MAX_PORT
+
+
 def _require_address(variable: str, address: str) -> None:
-    port = address.rpartition(":")[2]
-    if not host_of(address) or not port.isdecimal() or not 0 < int(port) <= MAX_PORT:
+    if not is_address(address):
         raise SettingsError(f"{variable}={address}: expected host:port with a port of 1 to 65535")
 
 
