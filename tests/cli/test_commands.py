@@ -440,6 +440,28 @@ def test_an_unknown_command_is_wrong_usage(sits: Sits) -> None:
     assert sits("dance").status == 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["infer", "--json"], "Missing argument 'model': `sits infer --help` lists what it takes"),
+        (["status", "--json", "--forever"], "No such option: --forever"),
+        (["models", "--json", "dance"], "No such command 'dance': `sits models --help`"),
+        (["--json"], "`sits --help` lists what it takes"),
+        (["top", "--admin", "x", "--json"], "'x': expected host:port: `sits top --help`"),
+    ],
+)
+def test_wrong_usage_is_an_object_where_json_is_wanted(
+    sits: Sits, arguments: list[str], said: str
+) -> None:
+    outcome = sits(*arguments)
+    assert (outcome.status, outcome.out) == (2, "")
+    assert said in json.loads(outcome.err)["error"]
+
+
+def test_with_json_help_is_still_help(sits: Sits) -> None:
+    assert sits("infer", "--help", "--json") == sits("infer", "--help")
+
+
 def test_the_version_is_told(sits: Sits) -> None:
     assert sits("--version").out.strip() == version("sits-cli")
 
