@@ -502,4 +502,4 @@ def test_up_on_a_taken_port_names_it(
     (tmp_path / "model").mkdir()
     outcome = sits("up", "--models", str(tmp_path))
     assert outcome.status == 1
-    assert f"{address} is in use" in outcome.err
+    assert f"{address} (SITS_PREPROCESS_BIND) is in use" in outcome.err
