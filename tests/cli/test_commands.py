@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sits_cli.client import Place, failed
+from sits_cli.client import Place, did_you_mean, failed
 from sits_cli.commands import infer
 from sits_cli.testing import FakeControl, FakeFront, FakeTopology, peer
 from sits_protos.v1 import control_pb2 as pb
@@ -168,6 +168,17 @@ def test_infer_of_an_unknown_model_gives_the_front_doors_words(sits: Sits, serve
     assert outcome.status == 1
     assert "unknown model: 'nope'" in outcome.err
     assert "`sits models` lists what there is" in outcome.err
+
+
+def test_infer_of_an_unknown_model_names_those_like_it(sits: Sits, serve: Serve) -> None:
+    outcome = sits("infer", "dubble", "--front", serve(FakeFront()))
+    assert "did you mean double?" in outcome.err
+    assert "did you mean" not in sits("infer", "nope", "--front", serve(FakeFront())).err
+
+
+def test_for_a_name_that_is_known_no_other_is_meant() -> None:
+    assert did_you_mean("mlp", ["mlp", "mlp2"]) == ""
+    assert did_you_mean("mpl", ["mlp", "minilm"]) == ": did you mean mlp?"
 
 
 # topology

@@ -84,6 +84,13 @@ def test_a_model_that_cannot_be_loaded_says_why(sits: Sits, serve: Serve) -> Non
     assert "no model 'nope' in the repository (NOT_FOUND)" in outcome.err
 
 
+def test_a_model_that_is_not_there_is_told_with_those_like_it(sits: Sits, serve: Serve) -> None:
+    control = Loading()
+    control.state.models.add(name="mlp", version="1")
+    outcome = sits("models", "load", "mpl", "--dispatcher", serve(control))
+    assert "no model 'mpl' in the repository: did you mean mlp? (NOT_FOUND)" in outcome.err
+
+
 @pytest.mark.parametrize("verb", ["load", "unload"])
 def test_nobody_there_says_what_to_do(sits: Sits, verb: str) -> None:
     outcome = sits("models", verb, "mlp", "--dispatcher", "127.0.0.1:1")

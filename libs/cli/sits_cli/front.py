@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tritonclient import grpc as triton
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
-from sits_cli.client import MAX_MESSAGE_BYTES, Place, failed
+from sits_cli.client import MAX_MESSAGE_BYTES, Place, did_you_mean, failed
 from sits_core.rpc import Options, message_options
 from sits_core.tls import client_tls_from
 
@@ -28,8 +28,9 @@ class Credential(triton.InferenceServerClientPlugin):  # type: ignore[misc] # un
 
 
 @contextmanager
-def connected(place: Place) -> Iterator[Client]:
-    """A client of the front door; its failed calls become `CliError`s."""
+def connected(place: Place, model: str = "") -> Iterator[Client]:
+    """A client of the front door; its failed calls become `CliError`s, which name others like
+    `model` when that is not there."""
     client = triton.InferenceServerClient(place.address, **_tls())
     secret = os.environ.get("SITS_CLI_API_KEY") or os.environ.get("SITS_ADMIN_TOKEN")
     if secret:
@@ -38,10 +39,17 @@ def connected(place: Place) -> Iterator[Client]:
         yield client
     except InferenceServerException as error:
         code = (error.status() or "").rpartition(".")[2] or "UNKNOWN"
-        hint = ": `sits models` lists what there is" if code == "NOT_FOUND" else ""
+        hint = _instead_of(model, client) if code == "NOT_FOUND" else ""
         raise failed(code, (error.message() or "") + hint, place) from None
     finally:
         client.close()
+
+
+def _instead_of(model: str, client: Client) -> str:
+    names: set[str] = set()
+    with suppress(InferenceServerException):
+        names = {entry.name for entry in client.get_model_repository_index().models}
+    return f"{did_you_mean(model, names) or ':'} `sits models` lists what there is"
 
 
 def _tls() -> dict[str, Any]:

@@ -71,7 +71,7 @@ def infer(
 ) -> None:  # fmt: skip
     """Send one request and print the answer."""
     trace_id = secrets.token_bytes(TRACE_ID_BYTES) if traced else b""
-    with front.connected(front_place(address)) as client:
+    with front.connected(front_place(address), model) as client:
         metadata = client.get_model_metadata(model, version)
         answer = client.infer(
             model,
