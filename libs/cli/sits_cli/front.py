@@ -1,12 +1,12 @@
-"""The front door through an ordinary tritonclient, with errors that say what to do."""
+"""The front door through an ordinary tritonclient, with errors that say what to do.
+
+tritonclient and its numpy take longer than most commands: who calls imports them.
+"""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
-
-from tritonclient import grpc as triton
-from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from sits_cli.client import MAX_MESSAGE_BYTES, Place, did_you_mean, failed
 from sits_core.rpc import Options, message_options
@@ -17,8 +17,8 @@ Client = Any
 Message = Any
 
 
-class Credential(triton.InferenceServerClientPlugin):  # type: ignore[misc] # untyped
-    """Adds the API key, or else the admin token, to every call of a client."""
+class Credential:
+    """A plugin that adds the API key, or else the admin token, to every call of a client."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret
@@ -31,7 +31,10 @@ class Credential(triton.InferenceServerClientPlugin):  # type: ignore[misc] # un
 def connected(place: Place, model: str = "") -> Iterator[Client]:
     """A client of the front door; its failed calls become `CliError`s, which name others like
     `model` when that is not there."""
-    client = triton.InferenceServerClient(place.address, **_tls())
+    from tritonclient.grpc import InferenceServerClient
+    from tritonclient.utils import InferenceServerException
+
+    client = InferenceServerClient(place.address, **_tls())
     secret = os.environ.get("SITS_CLI_API_KEY") or os.environ.get("SITS_ADMIN_TOKEN")
     if secret:
         client.register_plugin(Credential(secret))
@@ -45,7 +48,14 @@ def connected(place: Place, model: str = "") -> Iterator[Client]:
         client.close()
 
 
+def signature(tensor: Message) -> str:
+    """`name FP32[-1,16]`"""
+    return f"{tensor.name} {tensor.datatype}[{','.join(map(str, tensor.shape))}]"
+
+
 def _instead_of(model: str, client: Client) -> str:
+    from tritonclient.utils import InferenceServerException
+
     names: set[str] = set()
     with suppress(InferenceServerException):
         names = {entry.name for entry in client.get_model_repository_index().models}
@@ -67,8 +77,3 @@ def _tls() -> dict[str, Any]:
         "certificate_chain": tls.files.cert,
         "channel_args": options,
     }
-
-
-def np_dtype(datatype: str) -> Any:
-    """The numpy type that tritonclient takes for a protocol datatype; None for an unknown one."""
-    return triton_to_np_dtype(datatype)
