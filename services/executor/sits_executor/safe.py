@@ -2,6 +2,7 @@
 
 import re
 import traceback
+from collections.abc import Mapping
 
 from sits_core.errors import safe_text
 
@@ -10,11 +11,14 @@ _MAX_DETAIL_CHARACTERS = 8000
 _PATH = re.compile(r"(?<![\w.])(?:~|\.\.?)?/[\w.+@%=~-]+(?:/[\w.+@%=~-]*)*")
 
 
-def safe_cause(error: BaseException) -> str:
-    """`<type>: <first line>`, cut, without file system paths."""
-    first = str(error).strip().partition("\n")[0][:_MAX_CHARACTERS]
+def safe_cause(error: BaseException, names: Mapping[str, str] | None = None) -> str:
+    """`<type>: <first line>`, cut, without file system paths. `names`: folders, and what others
+    may read in their place."""
+    first = str(error).strip().partition("\n")[0]
+    for folder, name in (names or {}).items():
+        first = re.sub(rf"(?<![\w.]){re.escape(folder)}(?=/)", name, first)
     kind = type(error).__name__
-    return safe_text(f"{kind}: {hide_paths(first)}" if first else kind)
+    return safe_text(f"{kind}: {hide_paths(first[:_MAX_CHARACTERS])}" if first else kind)
 
 
 def detail(error: BaseException) -> str:

@@ -136,7 +136,7 @@ def _session(spec: LoadSpec, gpu: int | None) -> ort.InferenceSession:
     try:
         session = ort.InferenceSession(path, _options(spec), providers=providers)
     except Exception as error:  # whatever the model file makes the runtime raise
-        raise LoadError(safe_cause(error)) from error
+        raise LoadError(spec.cause(error)) from error
     if gpu is not None and session.get_providers()[0] != _CUDA:
         raise LoadError(
             f"the model asks for a GPU, but ONNX Runtime could not start {_CUDA} and chose "
