@@ -8,16 +8,15 @@ from typing import Final
 
 import structlog
 
-from sits_channel import wire
 from sits_channel.pool_reader import PoolReader, StaleReference
 from sits_core.clock import now_ns
-from sits_core.errors import Cancelled, DeadlineExceeded, SitsError, Unavailable
+from sits_core.errors import DeadlineExceeded, Unavailable
 from sits_core.tracing import Tracer
 from sits_dispatcher import attempts, spans
 from sits_dispatcher.attempts import Hedges
 from sits_dispatcher.guard import Guard
-from sits_dispatcher.inlining import inlined
 from sits_dispatcher.job import Attempt, Front, Job, Peer, model_key
+from sits_dispatcher.mail import Mail
 from sits_dispatcher.metrics import Metrics
 from sits_dispatcher.micro_batches import Part, micro_batches
 from sits_dispatcher.pacing import Pacing
@@ -30,7 +29,7 @@ from sits_dispatcher.traffic import Traffic
 from sits_dispatcher.ways_taken import WaysTaken
 from sits_dispatcher.weights import Weights
 from sits_protos.v1.common_pb2 import PayloadRef
-from sits_protos.v1.link_pb2 import BatchHeader, Cancel, LinkMessage, Release, ResultHeader
+from sits_protos.v1.link_pb2 import BatchHeader, Cancel, ResultHeader
 from sits_protos.v1.topology_pb2 import TopologySnapshot
 from sits_scheduling.candidates import ExecutorTable
 from sits_scheduling.explain import NO_STEP, PathStep
@@ -45,8 +44,6 @@ log = structlog.get_logger()
 FEW: Final = 8
 """Results of so many requests go on before anything is learnt from them. More come when much
 waits: then the front's next batch should find this one's load released."""
-
-_GIVEN_UP: Final = Cancelled("the request was cancelled before it ran").to_proto()
 
 TAKEN_BACK = "TAKEN_BACK"
 """The reason with which an executor gives back what it has not run."""
@@ -65,14 +62,13 @@ class Dispatcher:
     ) -> None:  # fmt: skip
         self.lock = threading.RLock()
         self.table, self.placer = table, placer
-        self._settings, self._weights, self._reader = settings, weights, reader
+        self._settings, self._weights = settings, weights
         self.tracer, self._metrics = tracer, metrics
         self.guard, self._signals = Guard(metrics), Signals()
         self.pacing = Pacing(metrics, on=settings.dispatcher_jitter_control)
         self.hedges = Hedges(settings.dispatcher_hedge_percent)
         self.traffic, self._ways_taken = Traffic(), WaysTaken()
-        self._executors: dict[str, Peer] = {}
-        self._sharing: set[str] = set()
+        self._mail = Mail(reader, tracer, metrics)
         self._in_flight: dict[int, Job] = {}
         self._pending = Pending(settings.dispatcher_max_pending, placer.order, tenants)
         self._keys = count(1)
@@ -104,18 +100,16 @@ class Dispatcher:
                 if _is(job, front, cancel.batch_id):
                     job.give_up(cancel.requests)
             for job in self._pending.remove(lambda j: j.given_up):
-                self._drop(job)
+                self._mail.drop(job)
             for job in self._in_flight.values():
                 if _is(job, front, cancel.batch_id) and (own := job.give_up(cancel.requests)):
-                    self._forward_cancel(job, own)
+                    self._mail.cancel(job, own)
             self.steps.cancelled(front, cancel)
 
     def release_slots(self, head: bytes) -> None:
         """Pass a front's Release on to the executor whose slots it names."""
         with self.lock:
-            peer = self._executors.get(Release.FromString(head).instance)
-            if peer is not None:
-                peer.write(wire.join(wire.RELEASE, head))
+            self._mail.forward_release(head)
 
     def front_lost(self, front: Front) -> None:
         """Its waiting batches are dropped, its running ones cancelled."""
@@ -125,7 +119,7 @@ class Dispatcher:
                 job.release()
             for job in self._in_flight.values():
                 if job.front is front:
-                    self._forward_cancel(job)
+                    self._mail.cancel(job)
             self.steps.lost(front)
 
     # for steps of pipelines
@@ -136,18 +130,13 @@ class Dispatcher:
 
     def release(self, executor: str, slots: Sequence[PayloadRef]) -> None:
         """Nobody reads these slots of the executor's pool any more."""
-        peer = self._executors.get(executor)
-        if peer is not None:
-            release = Release(instance=executor, slots=slots)
-            peer.write(LinkMessage(release=release).SerializeToString())
+        self._mail.release(executor, slots)
 
     # from executors
 
     def executor_joined(self, executor_id: str, peer: Peer, *, shares_memory: bool = False) -> None:
         with self.lock:
-            self._executors[executor_id] = peer
-            if shares_memory:
-                self._sharing.add(executor_id)
+            self._mail.joined(executor_id, peer, shares_memory=shares_memory)
 
     def result(self, executor_id: str, head: bytes, body: memoryview) -> None:
         """Bring a result back to the front it belongs to. Late and unknown ones are counted."""
@@ -156,19 +145,19 @@ class Dispatcher:
             job = self._in_flight.get(header.batch_id)
             if job is None or job.executor != executor_id:
                 self._metrics.dropped("late_result")
-                self._give_back(executor_id, header, body)
+                self._mail.give_back(executor_id, header, body)
                 return
             del self._in_flight[job.key]
             now = now_ns()
             if _plain(job, header):
                 # Somebody waits for the answer; what it teaches can wait.
-                self._answer(job, header, body)
+                self._mail.answer(job, header, body)
                 self._learn(executor_id, job, header, now)
                 self.pump((job.model,))
                 return
             outcome = self._learn(executor_id, job, header, now)
             if (job.twin or job.beaten) and not self._counts(job, outcome):
-                self._give_back(executor_id, header, body)
+                self._mail.give_back(executor_id, header, body)
             elif outcome is Outcome.CANCELLED and header.error.reason == TAKEN_BACK:
                 self._taken_back(job)
             elif self._try_elsewhere(job, outcome):
@@ -176,15 +165,14 @@ class Dispatcher:
                 self._move(job)
             else:
                 if job.front.gone:
-                    self._give_back(executor_id, header, body)
-                self._answer(job, header, body)
+                    self._mail.give_back(executor_id, header, body)
+                self._mail.answer(job, header, body)
             self.pump((job.model,))
 
     def executor_lost(self, executor_id: str) -> None:
         """Move its unfinished micro-batches to other executors."""
         with self.lock:
-            self._executors.pop(executor_id, None)
-            self._sharing.discard(executor_id)
+            self._mail.left(executor_id)
             self.guard.forget(executor_id)
             self.placer.forget(executor_id)
             self.pacing.forget(executor_id)
@@ -212,13 +200,13 @@ class Dispatcher:
         patience_ns = int(self._settings.dispatcher_wait_s * 1e9)
         with self.lock:
             for job in self._pending.remove(lambda j: j.expired(moment)):
-                self._fail(job, _too_late())
+                self._mail.fail(job, _too_late())
             unserved = {m for m in self._pending.models() if self.table.capacity(m)[0] == 0}
             given_up = self._pending.remove(
                 lambda j: j.model in unserved and moment - j.received_ns > patience_ns
             )
             for job in given_up:
-                self._fail(job, _nobody(job))
+                self._mail.fail(job, _nobody(job))
             self._metrics.pending(len(self._pending))
             self.guard.look(moment)
             if self.pacing.look(moment) and self.pacing.late():
@@ -282,9 +270,9 @@ class Dispatcher:
         if path is not NO_STEP:
             self.placer.on_path(job, later, path)
         if job.expired(job.received_ns):
-            self._fail(job, _too_late())
+            self._mail.fail(job, _too_late())
         elif not self._place(job) and not self._pending.add(job):
-            self._fail(job, Unavailable("Exceeds maximum queue size", reason="QUEUE_FULL"))
+            self._mail.fail(job, Unavailable("Exceeds maximum queue size", reason="QUEUE_FULL"))
 
     def _learn(self, executor_id: str, job: Job, header: ResultHeader, now: int) -> Outcome:
         """From a result: the executor's load and health, run times, metrics."""
@@ -305,11 +293,13 @@ class Dispatcher:
         if job.front.gone:
             return
         if job.given_up:
-            self._drop(job)
+            self._mail.drop(job)
         elif job.expired(now_ns()):
-            self._fail(job, _too_late())
+            self._mail.fail(job, _too_late())
         elif job.moves > self._settings.dispatcher_max_moves:
-            self._fail(job, Unavailable("the executor was lost, and so were those tried after it"))
+            self._mail.fail(
+                job, Unavailable("the executor was lost, and so were those tried after it")
+            )
         elif not self._place(job):
             self._pending.add(job, force=True)
 
@@ -319,14 +309,12 @@ class Dispatcher:
         unreachable = list(self.pacing.held(started_ns))
         while (placed := self._choose(job, unreachable, started_ns)) is not None:
             try:
-                message = self._outgoing(job)
+                accepted = self._mail.send(job)
             except StaleReference as error:
                 job.release()
-                self._fail(job, error)
+                self._mail.fail(job, error)
                 return True
-            # Stamped first: over a ring the executor has it before `write` returns.
-            job.sent_ns = now_ns()
-            if self._executors[placed.executor].write(message).accepted:
+            if accepted:
                 self._sent(job, placed, started_ns)
                 if due := self.guard.due(started_ns):
                     self._probe(job, due)
@@ -343,12 +331,10 @@ class Dispatcher:
         if placed is None:
             return
         try:
-            message = self._outgoing(second)
+            accepted = self._mail.send(second)
         except StaleReference:
-            second.release()
-            return
-        second.sent_ns = now_ns()
-        if self._executors[placed.executor].write(message).accepted:
+            accepted = False
+        if accepted:
             attempts.pair(job, second)
             self._metrics.tried_twice(attempt.name.lower())
             self._sent(second, placed, second.sent_ns)
@@ -371,16 +357,8 @@ class Dispatcher:
         if other is not None:
             self._metrics.won(job.attempt.name.lower())
             if other.attempt is not Attempt.PROBE:
-                self._forward_cancel(other)
+                self._mail.cancel(other)
         return True
-
-    def _give_back(self, executor_id: str, header: ResultHeader, body: memoryview) -> None:
-        """Nobody reads these outputs: the executor may have its slots again."""
-        if header.payload_bytes <= header.inline_bytes:
-            return
-        slots = [t.reference for t in wire.parse(body).outputs if t.HasField("reference")]
-        if slots:
-            self.release(executor_id, slots)
 
     def _take_back(self, model: str, executor: str, count: int) -> None:
         """Ask for the newest: what came first is about to run."""
@@ -390,15 +368,14 @@ class Dispatcher:
         ]  # fmt: skip
         newest = sorted(there, key=lambda job: job.sent_ns)[-count:]
         for job in newest:
-            ask = LinkMessage(cancel=Cancel(batch_id=job.key, if_waiting=True))
-            self._executors[executor].write(ask.SerializeToString())
+            self._mail.ask_back(job)
 
     def _taken_back(self, job: Job) -> None:
         """It has not run, and goes where it is its turn sooner."""
         self._metrics.replaced()
         job.failed_on = {job.executor}
         if job.given_up:
-            self._drop(job)
+            self._mail.drop(job)
         elif not job.front.gone and not self._place(job):
             self._pending.add(job, force=True)
 
@@ -432,53 +409,9 @@ class Dispatcher:
             job.explanation = self.placer.why()
         self.traffic.moved(job.place, job.executor, job.header.payload_bytes)
         if job.cancelled:  # while it waited, or where it was before
-            self._forward_cancel(job, sorted(job.cancelled))
+            self._mail.cancel(job, sorted(job.cancelled))
         if job.header.trace_contexts:
             spans.placed(self.tracer, job, placed, started_ns, self._weights.origins)
-
-    def _outgoing(self, job: Job) -> bytes:
-        header = job.header
-        header.batch_id, header.moves = job.key, job.moves
-        shared = job.executor in self._sharing
-        header.results_by_reference = shared and job.front.shares_memory
-        body = job.body
-        if header.by_reference and not shared:
-            body, header.inline_bytes = inlined(body, self._reader), header.payload_bytes
-        return wire.join(wire.BATCH, header.SerializeToString(), body)
-
-    def _answer(self, job: Job, header: ResultHeader, body: bytes | memoryview) -> None:
-        header.batch_id = job.batch_id
-        header.first_request, header.requests = job.first_request, job.header.requests
-        header.times.dispatcher_received = job.received_ns
-        header.times.dispatcher_sent = job.sent_ns
-        header.times.dispatcher_returned = now_ns()
-        if job.explanation:
-            header.explanation = job.explanation
-        if job.header.trace_contexts and header.times.executor_sent:
-            spans.returned(self.tracer, job, header.times)
-        if job.front.gone:
-            return
-        message = wire.join(wire.RESULT, header.SerializeToString(), body)
-        if not job.front.peer.write(message).accepted:
-            # A front that reads nothing. Losing the link makes it send again what is open.
-            self._metrics.dropped("front_full")
-            job.front.peer.close()
-
-    def _fail(self, job: Job, error: SitsError) -> None:
-        self._metrics.refused(error.reason)
-        self._answer(job, ResultHeader(error=error.to_proto(), version=job.header.version), b"")
-
-    def _drop(self, job: Job) -> None:
-        """Nobody waits for it: the front hears of it all the same, and has its place back."""
-        self._metrics.dropped("cancelled")
-        self._answer(job, ResultHeader(error=_GIVEN_UP, version=job.header.version), b"")
-
-    def _forward_cancel(self, job: Job, positions: Sequence[int] = ()) -> None:
-        """None at all = the whole."""
-        peer = self._executors.get(job.executor)
-        if peer is not None:
-            message = LinkMessage(cancel=Cancel(batch_id=job.key, requests=positions))
-            peer.write(message.SerializeToString())
 
 
 def _plain(job: Job, header: ResultHeader) -> bool:
