@@ -70,6 +70,6 @@ def admin(serve: Serve) -> Admin:
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     """The dispatcher's time, moved by hand."""
     made = FakeClock(now_ns())
-    for module in ("dispatcher", "pending", "job"):
+    for module in ("dispatcher", "mail", "pending", "job"):
         monkeypatch.setattr(f"sits_dispatcher.{module}.now_ns", made)
     return made

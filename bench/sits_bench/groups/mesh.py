@@ -28,7 +28,7 @@ def _trials(plan: Plan) -> Sequence[Trial]:
     check = partial(checks.echoes, inference=KILOBYTE)
     return [
         Trial(_MESH, loads, check, start_s=6.0),
-        Trial(_DIRECT, {ONE: loads[ONE]}, check, start_s=6.0),
+        Trial(_DIRECT, {ONE: loads[ONE]}, check, rounds=plan.slow_rounds, start_s=6.0),
         Trial(_REMOTE, {MANY: loads[MANY]}, check, start_s=6.0),
         Trial(_NAIVE, {MANY: loads[MANY]}, check, start_s=3.0),
         Trial(_RAW, loads, check, start_s=2.0),

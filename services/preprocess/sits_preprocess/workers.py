@@ -53,14 +53,16 @@ class Workers:
                 child.wait(self._settings.preprocess_drain_delay_s + grace_s + STOP_EXTRA_S)
             except subprocess.TimeoutExpired:
                 child.kill()
+            _let_go(child)
 
     def _look(self) -> None:
         for number in range(1, self._settings.preprocess_processes):
             child = self._children.get(number)
-            status = child.poll() if child is not None else None
-            if status is not None:
+            if child is not None and (status := child.poll()) is not None:
                 log.warning("front.process_died", process=number, status=status)
-            if child is None or status is not None:
+                _let_go(child)
+                child = None
+            if child is None:
                 self._children[number] = self._spawn(number)
 
     def _spawn(self, number: int) -> subprocess.Popen[bytes]:
@@ -71,6 +73,12 @@ class Workers:
 
     def __repr__(self) -> str:
         return f"<Workers {len(self._children)} children on port {self._port}>"
+
+
+def _let_go(child: subprocess.Popen[bytes]) -> None:
+    """Close what it is tied to."""
+    if child.stdin is not None:
+        child.stdin.close()
 
 
 def environment(settings: PreprocessSettings, port: int, number: int) -> Mapping[str, str]:
