@@ -9,10 +9,13 @@ _MAX_CHARACTERS = 400
 _MAX_DETAIL_CHARACTERS = 8000
 _PATH = re.compile(r"(?<![\w.])(?:~|\.\.?)?/[\w.+@%=~-]+(?:/[\w.+@%=~-]*)*")
 
+_HOST = re.compile(r"hostname=[^\s;]+")
+"""As ONNX Runtime puts it into what CUDA says."""
+
 
 def safe_cause(error: BaseException) -> str:
-    """`<type>: <first line>`, cut, without file system paths."""
-    first = str(error).strip().partition("\n")[0][:_MAX_CHARACTERS]
+    """`<type>: <first line>`, cut, without file system paths and the host's name."""
+    first = _HOST.sub("hostname=<host>", str(error).strip().partition("\n")[0])[:_MAX_CHARACTERS]
     kind = type(error).__name__
     return safe_text(f"{kind}: {hide_paths(first)}" if first else kind)
 
