@@ -36,7 +36,7 @@ Env = Mapping[str, str]
 @dataclass(frozen=True, slots=True)
 class MeshSystem:
     """One executor and one dispatcher unless told otherwise. `env` goes to every service on top
-    of `BEST`."""
+    of `BEST`. `made_by` makes its plan."""
 
     name: str
     models: Sequence[Model]
@@ -44,6 +44,7 @@ class MeshSystem:
     executors: int = 1
     dispatchers: int = 1
     base: Env = field(default_factory=lambda: BEST)
+    made_by: type[Plan] = Plan
 
     @contextmanager
     def start(self) -> Iterator[Running]:
@@ -55,7 +56,7 @@ class MeshSystem:
         folder = re.sub(r"[^a-z0-9]+", "-", self.name.lower())
         book, more = ports.free(self.executors), self._more_dispatchers()
         binds = [book.dispatcher, *(env["SITS_DISPATCHER_BIND"] for env in more.values())]
-        plan = Plan(
+        plan = self.made_by(
             book,
             models=repositories.write(folder, self.models),
             log_dir=WORK / "logs" / folder,

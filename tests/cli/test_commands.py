@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sits_cli.client import Place, failed
+from sits_cli.client import Place, did_you_mean, failed
 from sits_cli.commands import infer
 from sits_cli.testing import FakeControl, FakeFront, FakeTopology, peer
 from sits_protos.v1 import control_pb2 as pb
@@ -168,6 +168,17 @@ def test_infer_of_an_unknown_model_gives_the_front_doors_words(sits: Sits, serve
     assert outcome.status == 1
     assert "unknown model: 'nope'" in outcome.err
     assert "`sits models` lists what there is" in outcome.err
+
+
+def test_infer_of_an_unknown_model_names_those_like_it(sits: Sits, serve: Serve) -> None:
+    outcome = sits("infer", "dubble", "--front", serve(FakeFront()))
+    assert "did you mean double?" in outcome.err
+    assert "did you mean" not in sits("infer", "nope", "--front", serve(FakeFront())).err
+
+
+def test_for_a_name_that_is_known_no_other_is_meant() -> None:
+    assert did_you_mean("mlp", ["mlp", "mlp2"]) == ""
+    assert did_you_mean("mpl", ["mlp", "minilm"]) == ": did you mean mlp?"
 
 
 # topology
@@ -362,8 +373,8 @@ def test_when_nobody_is_there_the_error_says_how_to_start(
     assert outcome.status == 1
     assert outcome.out == ""
     assert outcome.err == (
-        f"error: no {role} at {NOBODY}: start one with `sits up`, "
-        f"or name another one with {option}\n"
+        f"error: no {role} at {NOBODY}: start a mesh with `sits up`, or try again if one is up "
+        f"(it starts anew what ended), or name another one with {option}\n"
     )
 
 
@@ -418,8 +429,48 @@ def test_a_host_that_nobody_knows_is_named_with_the_option(details: str) -> None
     )
 
 
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [(["models"], "--front"), (["status"], "--dispatcher"), (["topology"], "--topology"),
+     (["top"], "--admin")],
+)  # fmt: skip
+@pytest.mark.parametrize("wrong", ["28001", ":28001", "localhost", "host:http", "host:70000"])
+def test_an_address_without_host_and_port_is_wrong_usage(
+    sits: Sits, command: list[str], option: str, wrong: str
+) -> None:
+    outcome = sits(*command, option, wrong)
+    assert outcome.status == 2
+    assert f"'{wrong}': expected host:port" in " ".join(outcome.err.replace("│", "").split())
+
+
+def test_a_front_door_may_listen_on_a_socket_in_the_file_system(sits: Sits) -> None:
+    assert "no front door at unix:/nowhere" in sits("models", "--front", "unix:/nowhere").err
+
+
 def test_an_unknown_command_is_wrong_usage(sits: Sits) -> None:
     assert sits("dance").status == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["infer", "--json"], "Missing argument 'model': `sits infer --help` lists what it takes"),
+        (["status", "--json", "--forever"], "No such option: --forever"),
+        (["models", "--json", "dance"], "No such command 'dance': `sits models --help`"),
+        (["--json"], "`sits --help` lists what it takes"),
+        (["top", "--admin", "x", "--json"], "'x': expected host:port: `sits top --help`"),
+    ],
+)
+def test_wrong_usage_is_an_object_where_json_is_wanted(
+    sits: Sits, arguments: list[str], said: str
+) -> None:
+    outcome = sits(*arguments)
+    assert (outcome.status, outcome.out) == (2, "")
+    assert said in json.loads(outcome.err)["error"]
+
+
+def test_with_json_help_is_still_help(sits: Sits) -> None:
+    assert sits("infer", "--help", "--json") == sits("infer", "--help")
 
 
 def test_the_version_is_told(sits: Sits) -> None:
@@ -462,4 +513,4 @@ def test_up_on_a_taken_port_names_it(
     (tmp_path / "model").mkdir()
     outcome = sits("up", "--models", str(tmp_path))
     assert outcome.status == 1
-    assert f"{address} is in use" in outcome.err
+    assert f"{address} (SITS_PREPROCESS_BIND) is in use" in outcome.err

@@ -208,6 +208,20 @@ def test_devices_without_their_library_are_a_problem(monkeypatch: pytest.MonkeyP
 # models
 
 
+BUILTIN = """
+backend: "builtin"
+input { name: "x" data_type: TYPE_FP32 dims: [ 1 ] }
+output { name: "y" data_type: TYPE_FP32 dims: [ 1 ] }
+"""
+
+
+def configured(root: Path, name: str, config: str) -> dict[str, str]:
+    """A model with a version, of which nothing but its configuration is there."""
+    (root / name / "1").mkdir(parents=True)
+    (root / name / "config.pbtxt").write_text(config)
+    return {"SITS_EXECUTOR_MODEL_REPOSITORY": str(root)}
+
+
 def repository_of(root: Path, *files: str) -> dict[str, str]:
     for name in files:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -216,8 +230,69 @@ def repository_of(root: Path, *files: str) -> dict[str, str]:
 
 
 def test_models_that_can_be_read_are_named(tmp_path: Path) -> None:
-    where = repository_of(tmp_path, "mlp/1/model.onnx", "b/3/model.onnx", ".git/x")
+    repository_of(tmp_path, ".git/x")
+    for name in ("mlp", "b"):
+        where = configured(tmp_path, name, BUILTIN)
     assert only(found(repository.models, **where), Level.GOOD).text.endswith(": b, mlp")
+
+
+def test_a_file_that_is_no_model_is_a_problem_which_hides_no_other(tmp_path: Path) -> None:
+    configured(tmp_path, "good", BUILTIN)
+    repository_of(tmp_path, "first/2/model.onnx", "second/1/model.onnx")
+    where = configured(tmp_path, "third", 'default_model_filename: "other.onnx"')
+    *problems, rest = found(repository.models, **where)
+    assert {problem.level for problem in problems} == {Level.PROBLEM}
+    assert rest == good("models", f"{tmp_path}: good")
+    first, second, third = problems
+    assert "first: " in first.text
+    assert "Load model from first/2/model.onnx failed:Protobuf parsing failed" in first.text
+    assert "second/1/model.onnx" in second.text
+    assert "third: there is no file '1/other.onnx' in the model's folder" in third.text
+    assert first.do == f"mend what is in {tmp_path / 'first'}, then `sits models load first`"
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("max_batch_size: many", "config.pbtxt cannot be read"),
+        ('backend: "python"', "backend 'python' is unknown"),
+        (BUILTIN + 'parameters { key: "function" value: { string_value: "no_such" } }', "no_such"),
+        (BUILTIN.replace('"y"', '"y" label_filename: "names.txt"'), "there is no file 'names.txt'"),
+        (BUILTIN.replace("dims: [ 1 ]", "dims: [ 0 ]"), "has dims [0]"),
+    ],
+)
+def test_a_configuration_that_cannot_be_served_is_a_problem(
+    tmp_path: Path, config: str, said: str
+) -> None:
+    where = configured(tmp_path, "mlp", config)
+    assert said in only(found(repository.models, **where), Level.PROBLEM).text
+
+
+def test_what_takes_long_to_open_is_named_with_how_to_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = configured(tmp_path, "mlp", 'backend: "pytorch"')
+    (tmp_path / "mlp/1/model.safetensors").touch()
+    note = only(found(repository.models, **where), Level.NOTE)
+    assert "mlp" in note.text
+    assert "`sits up`" in note.do
+
+
+def test_without_an_executor_here_no_model_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repository, "find_spec", lambda _name: None)
+    where = repository_of(tmp_path, "mlp/1/model.onnx")
+    assert only(found(repository.models, **where), Level.GOOD).text.endswith(": mlp")
+
+
+def test_an_executor_that_cannot_be_imported_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repository, "EXAMINE", "sits_executor.no_such_module")
+    where = configured(tmp_path, "mlp", BUILTIN)
+    finding = only(found(repository.models, **where), Level.PROBLEM)
+    assert "the executor cannot be imported: " in finding.text
 
 
 def test_a_model_without_a_version_is_a_problem(tmp_path: Path) -> None:

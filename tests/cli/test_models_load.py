@@ -84,11 +84,18 @@ def test_a_model_that_cannot_be_loaded_says_why(sits: Sits, serve: Serve) -> Non
     assert "no model 'nope' in the repository (NOT_FOUND)" in outcome.err
 
 
+def test_a_model_that_is_not_there_is_told_with_those_like_it(sits: Sits, serve: Serve) -> None:
+    control = Loading()
+    control.state.models.add(name="mlp", version="1")
+    outcome = sits("models", "load", "mpl", "--dispatcher", serve(control))
+    assert "no model 'mpl' in the repository: did you mean mlp? (NOT_FOUND)" in outcome.err
+
+
 @pytest.mark.parametrize("verb", ["load", "unload"])
 def test_nobody_there_says_what_to_do(sits: Sits, verb: str) -> None:
     outcome = sits("models", verb, "mlp", "--dispatcher", "127.0.0.1:1")
     assert outcome.status == 1
-    assert "start one with `sits up`" in outcome.err
+    assert "start a mesh with `sits up`" in outcome.err
 
 
 def test_without_the_token_one_is_told_to_set_it(

@@ -24,7 +24,7 @@ def test_sizes_have_binary_units(count: int, text: str) -> None:
 def test_columns_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("name", Column("n", right=True)), [("a", "1"), ("long", "1,000")])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.rstrip() for line in lines] == ["name      n", "a         1", "long  1,000"]
+    assert lines == ["name      n", "a         1", "long  1,000"]
 
 
 def test_cells_are_never_read_as_markup(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,3 +39,13 @@ def test_nothing_is_coloured_or_folded_without_a_terminal(
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert len(out.splitlines()) == 2
+
+
+@pytest.mark.parametrize("length", [5, 500])
+def test_without_a_terminal_lines_are_as_wide_as_what_they_say(
+    capsys: pytest.CaptureFixture[str], length: int
+) -> None:
+    print_table(("name", "reason"), [("a", "x" * length), ("b", ""), ("long", "x")])
+    assert capsys.readouterr().out.splitlines() == [
+        "name  reason", f"a     {'x' * length}", "b", "long  x",
+    ]  # fmt: skip

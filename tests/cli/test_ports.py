@@ -49,8 +49,28 @@ def test_a_port_in_use_is_refused_with_its_variable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         book = replace(ports.free(1), dispatcher=address)
-        with pytest.raises(SettingsError, match=f"{address} is in use.*SITS_DISPATCHER_BIND"):
+        with pytest.raises(
+            SettingsError, match=rf"^{address} \(SITS_DISPATCHER_BIND\) is in use: "
+        ):
             ports.require_free(book)
+
+
+def test_all_ports_in_use_are_named_at_once() -> None:
+    with ExitStack() as stack:
+        servers = (stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2))
+        first, second = (f"127.0.0.1:{server.getsockname()[1]}" for server in servers)
+        book = ports.free(1)
+        book = replace(book, front=first, executors=(*book.executors, (second, free_address())))
+        with pytest.raises(SettingsError) as refused:
+            ports.require_free(book)
+        assert str(refused.value).startswith(
+            f"{first} (SITS_PREPROCESS_BIND), "
+            f"{second} (SITS_EXECUTOR_BIND of executor 1) are in use: "
+        )
+
+
+def free_address() -> str:
+    return f"127.0.0.1:{ports.free_ports(1)[0]}"
 
 
 def test_free_ports_are_free() -> None:

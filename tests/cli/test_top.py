@@ -225,7 +225,7 @@ def test_on_a_terminal_it_follows_the_mesh_until_ctrl_c(serve: Serve) -> None:
 def test_nobody_there_says_what_to_do(sits: Sits) -> None:
     outcome = sits("top", "--once", "--admin", "127.0.0.1:1")
     assert outcome.status == 1
-    assert "start one with `sits up`, or name another one with --admin" in outcome.err
+    assert "start a mesh with `sits up`" in outcome.err
 
 
 @pytest.mark.parametrize("address", ["localhost", ":80", "host:port"])

@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
-from sits_core import processors
-from sits_core.processors import PythonThreads
+from sits_core import claims, processors
+from sits_core.claims import Claim
+from sits_core.processors import KeepOff, PythonThreads
 from sits_core.settings import SettingsError
 
 PINNED = """
@@ -90,8 +92,8 @@ CLAIMING = """
 import os, sys
 import structlog
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-from sits_core import processors
-processors.CLAIM = {name!r}
+from sits_core import claims, processors
+claims.NAME = {name!r}
 python = processors.PythonThreads("auto", "SITS_X", last_first={last_first})
 python.start()
 print(sorted(python.cpus), flush=True)
@@ -146,8 +148,8 @@ MOVING = """
 import os, sys, threading, time
 import structlog
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-from sits_core import processors
-processors.CLAIM = {name!r}
+from sits_core import claims, processors
+claims.NAME = {name!r}
 overloaded = threading.Event()
 python = processors.PythonThreads("auto", "SITS_X", overloaded=overloaded.is_set)
 python.start()
@@ -280,3 +282,112 @@ def test_threads_that_end_meanwhile_do_not_disturb() -> None:
     finally:
         over.set()
         churning.join()
+
+
+class Computing:
+    """A thread that is there, and what its process computes."""
+
+    def __init__(self) -> None:
+        self.used_s = 0.0
+        self._end = threading.Event()
+        self.thread = threading.Thread(target=self._end.wait)
+        self.thread.start()
+        self.keep_off = KeepOff(lambda: [self.thread], lambda: self.used_s)
+
+    def may_use(self) -> set[int]:
+        assert self.thread.native_id is not None
+        return os.sched_getaffinity(self.thread.native_id)
+
+    def end(self) -> None:
+        self._end.set()
+        self.thread.join()
+
+
+@pytest.fixture
+def computing() -> Iterator[Computing]:
+    found = Computing()
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def claimed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Claim]:
+    """The first processor, under a name that no other test takes."""
+    ours = sorted(os.sched_getaffinity(0))
+    if len(ours) == 1:
+        pytest.skip("needs two processors")
+    monkeypatch.setattr(claims, "NAME", f"sits-test-keep-off-{os.getpid()}")
+    found = claims.claim(ours)
+    assert found is not None
+    assert found.cpu == ours[0]
+    yield found
+    found.end()
+
+
+def test_who_computes_little_keeps_off_while_asked_to(claimed: Claim, computing: Computing) -> None:
+    ours = os.sched_getaffinity(0)
+    computing.keep_off.look()
+    assert computing.may_use() == ours, "it is claimed, but nobody asks for it"
+    claimed.ask()
+    claimed.ask()
+    computing.keep_off.look()
+    assert computing.may_use() == ours - {claimed.cpu}
+    claimed.leave()
+    computing.keep_off.look()
+    assert computing.may_use() == ours
+
+
+def test_who_computes_much_needs_every_processor(claimed: Claim, computing: Computing) -> None:
+    ours = os.sched_getaffinity(0)
+    claimed.ask()
+    computing.keep_off.look()
+    assert computing.may_use() != ours
+    computing.used_s += 1000
+    computing.keep_off.look()
+    assert computing.may_use() == ours
+    computing.keep_off.look()
+    assert computing.may_use() != ours, "for as long as it does"
+
+
+def test_who_is_asked_to_keep_off_everything_stays(
+    claimed: Claim, computing: Computing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = os.sched_getaffinity(0)
+    monkeypatch.setattr(claims, "kept_free", frozenset)
+    computing.keep_off.look()
+    assert computing.may_use() == ours
+
+
+ASKING = """
+import os, sys, time
+import structlog
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+from sits_core import claims, processors
+claims.NAME = {name!r}
+processors.PythonThreads("auto", "SITS_X").start()
+print("busy", flush=True)
+limit = time.monotonic() + 20
+while not (asked := claims.kept_free(os.sched_getaffinity(0))) and time.monotonic() < limit:
+    sum(range(10_000))
+print(sorted(asked), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_busy_process_asks_for_its_processor_and_a_killed_one_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours = sorted(os.sched_getaffinity(0))
+    if len(ours) == 1:
+        pytest.skip("needs two processors")
+    name = f"sits-test-asking-{os.getpid()}"
+    monkeypatch.setattr(claims, "NAME", name)
+    with subprocess.Popen(
+        [sys.executable, "-c", ASKING.format(name=name)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert [process.stdout.readline().strip() for _ in range(2)] == ["busy", f"{ours[:1]}"]
+        assert claims.kept_free(ours) == {ours[0]}
+        process.kill()
+    assert claims.kept_free(ours) == frozenset()

@@ -89,6 +89,15 @@ def test_a_batch_moves_twice_and_no_further() -> None:
     assert world.idle()
 
 
+def test_what_was_learnt_of_an_executor_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come and go under new names for as long as a dispatcher lives."""
+    world = World("a")
+    forgot: list[str] = []
+    monkeypatch.setattr(world.dispatcher.placer._placing.times, "forget", forgot.append)
+    world.lose("a")
+    assert forgot == ["a"]
+
+
 def test_a_late_result_of_a_lost_executor_is_dropped() -> None:
     world = World("a", "b")
     world.send()

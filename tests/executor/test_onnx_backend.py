@@ -253,8 +253,10 @@ def test_nothing_falls_back_when_nothing_was_asked(load: Any, onnx_models: Any) 
     assert load(onnx_models.unary("Identity", ["b"])).fallback == ""
 
 
-def test_a_broken_file_fails_with_its_cause_and_without_a_path(load: Any, tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match=r"Protobuf parsing failed") as caught:
+def test_a_broken_file_fails_with_its_cause_and_its_name_in_the_repository(
+    load: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(LoadError, match=r"from m/1/model.onnx failed:Protobuf parsing") as caught:
         load(b"not a model")
     assert str(tmp_path) not in str(caught.value)
 

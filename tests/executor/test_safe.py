@@ -24,5 +24,11 @@ def test_texts_lose_paths_lines_and_control_characters(text: str, shown: str) ->
     assert safe_cause(ValueError(text)).strip() == shown
 
 
+def test_folders_that_have_a_name_for_others_are_shown_by_it() -> None:
+    error = ValueError("/srv/models/a/1/w.bin, /srv/models/b/1/w.bin, /x/srv/models/a/1/w.bin")
+    cause = safe_cause(error, {"/srv/models/a/1": "a/1"})
+    assert cause == "ValueError: a/1/w.bin, <path>, <path>"
+
+
 def test_a_very_long_text_is_cut() -> None:
     assert len(safe_cause(ValueError("é" * 40_000)).encode()) <= 1000

@@ -6,7 +6,7 @@ import pytest
 
 from sits_scheduling.affinity import AffinityMap, Place
 from sits_scheduling.candidates import Executor, ExecutorTable
-from sits_scheduling.placing import EXACT_UP_TO, Batch, Placing
+from sits_scheduling.placing import EXACT_UP_TO, LEARN_EVERY_NS, Batch, Placing
 from sits_scheduling.service_times import ServiceTimes
 from sits_scheduling.strategies import STRATEGIES
 from sits_scheduling.switchboard import Switchboard
@@ -148,14 +148,46 @@ def test_run_times_are_learnt_from_what_finished() -> None:
     made = table(Executor("a"), Executor("b"), slots=9)
     placing = Placing(made, ServiceTimes(), Switchboard("round_robin", RNG), RNG)
     batch = Batch("m/1", rows=8)
-    for _ in range(60):
+    for number in range(60):
         placed = placing.place(batch)
         assert placed is not None
         took = 30_000_000 if placed.executor == "a" else 10_000_000
-        placing.finished(batch, placed.reservation, took)
+        placing.finished(batch, placed.reservation, took, number * LEARN_EVERY_NS)
     assert placing.times.expected_ns("m/1", 8, "a") == pytest.approx(30e6, rel=0.1)
     assert made.candidates("m/1", HERE).speed[0] > 2 * made.candidates("m/1", HERE).speed[1]
     assert made.batches_in_flight() == 0
+
+
+def test_of_runs_that_follow_closely_one_is_learnt_and_all_are_released() -> None:
+    made = table(Executor("a"), Executor("b"), slots=9)
+    placing = Placing(made, ServiceTimes(), Switchboard("round_robin", RNG), RNG)
+    now = 10 * LEARN_EVERY_NS
+    for model, times in (("m/1", 10), ("n/1", 1)):
+        for executor in ("a", "b"):
+            made.serve(executor, model, 9, 1)
+        for number in range(2 * times):
+            placed = placing.place(Batch(model))
+            assert placed is not None
+            placing.finished(Batch(model), placed.reservation, 1_000_000, now + number)
+    assert repr(placing.times) == "<ServiceTimes runs: m/1 2, n/1 2>", "of each model and executor"
+    assert made.batches_in_flight() == 0
+    placed = placing.place(Batch("m/1"))
+    assert placed is not None
+    placing.finished(Batch("m/1"), placed.reservation, 1_000_000, now + LEARN_EVERY_NS)
+    assert repr(placing.times) == "<ServiceTimes runs: m/1 3, n/1 2>"
+
+
+def test_what_was_learnt_of_an_executor_goes_with_it() -> None:
+    made = table(Executor("a"), slots=9)
+    placing = Placing(made, ServiceTimes(), Switchboard("round_robin", RNG), RNG)
+    for number in range(3):
+        placed = placing.place(Batch("m/1"))
+        assert placed is not None
+        placing.finished(Batch("m/1"), placed.reservation, 1e6 * (number + 1), number * 10**9)
+    assert placing.times.speed("m/1", "a") != 1.0
+    placing.lost("a")
+    assert placing.times.speed("m/1", "a") == 1.0
+    assert not placing._learn_again_ns
 
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))

@@ -19,12 +19,15 @@ from sits_bench.compare import (
 from sits_bench.group import Bench, Comparison
 from sits_bench.loadgen import Measured
 from sits_bench.mesh_system import MeshSystem
+from sits_bench.no_dispatcher import NoDispatcher
 from sits_bench.onnx_models import MLP, TRANSFORMER, Network
 from sits_bench.system import System
 from sits_sim.figures import Figure, Panel, Series
 
 LEVELS: Final = (16, 64, 256)
-START_S: Final = {"ray": 20.0, "mesh": 6.0, "mlserver": 4.0, "mosec": 4.0, "triton": 6.0}
+DIRECT: Final = "mesh, no dispatcher"
+START_S: Final = {"ray": 20.0, "mlserver": 4.0, "mosec": 4.0}
+OTHERS_START_S: Final = 6.0
 SLOW_S: Final = 10.0
 AT_64: Final = {"mlserver": 8.0, "ray": 20.0, "mosec": 0.7}
 """Peer → how many times its requests/s we reach at 64 in flight."""
@@ -41,7 +44,7 @@ def _trial(plan: Plan, network: Network, system: System, levels: Sequence[int]) 
     times = 2.0 if network is TRANSFORMER else 1.0
     loads = {str(level): plan.closed(requests, level, times=times) for level in levels}
     check = partial(checks.serves, network=network)
-    start_s = START_S[system.name]
+    start_s = START_S.get(system.name, OTHERS_START_S)
     rounds = plan.slow_rounds if start_s > SLOW_S else plan.rounds
     return Trial(system, loads, check, rounds=rounds, start_s=start_s)
 
@@ -53,7 +56,9 @@ def _peer(plan: Plan, network: Network, peer: str, levels: Sequence[int]) -> lis
 
 
 def _mlp_trials(plan: Plan) -> Sequence[Trial]:
+    direct = MeshSystem(DIRECT, [repositories.network(MLP)], made_by=NoDispatcher)
     trials = [_trial(plan, MLP, mesh(MLP), LEVELS), *_peer(plan, MLP, "triton", LEVELS)]
+    trials.append(_trial(plan, MLP, direct, LEVELS[:1]))
     for peer in AT_64:
         trials += _peer(plan, MLP, peer, (64,))
     return trials
@@ -81,6 +86,10 @@ def _mlp_figures(found: Found, bench: Bench) -> list[Figure]:
             at_most_times("mlp.triton_cpu: MLP, CPU a request at 64 in flight, against Triton",
                           own, "µs", other, 0.7)
         )  # fmt: skip
+        for unit, value in (("req/s", per_s), ("ms", p99_ms)):
+            own, other = (found.median(name, "16", value) for name in (DIRECT, "triton"))
+            figure = f"mlp.no_dispatcher: 16 in flight, no dispatcher, {unit}, against Triton"
+            figures.append(compared(figure, own, unit, other))
     for peer, limit in AT_64.items():
         if _require(found, peer, bench):
             own, other = (found.median(name, "64", per_s) for name in ("mesh", peer))

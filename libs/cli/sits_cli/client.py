@@ -1,9 +1,10 @@
 """Reaching the services: addresses, tokens, and errors that say what to do next."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 import grpc
 
@@ -53,10 +54,11 @@ def reached(place: Place) -> Iterator[grpc.Channel]:
             raise rpc_failed(error, place) from None
 
 
-def rpc_failed(error: grpc.RpcError, place: Place) -> CliError:
+def rpc_failed(error: grpc.RpcError, place: Place, hint: str = "") -> CliError:
+    """`hint` comes after what the service said."""
     code: grpc.StatusCode | None = getattr(error, "code", lambda: None)()
     details: str | None = getattr(error, "details", lambda: None)()
-    return failed(code.name if code else "UNKNOWN", details or "", place)
+    return failed(code.name if code else "UNKNOWN", (details or "") + hint, place)
 
 
 def failed(code: str, details: str, place: Place) -> CliError:
@@ -85,8 +87,19 @@ def failed(code: str, details: str, place: Place) -> CliError:
 
 
 def nobody_at(place: Place) -> str:
+    """A mesh that is up may have lost it a moment ago: `sits up` starts it again."""
     another = f", or name another one with {place.option}" if place.option else ""
-    return f"no {place.role} at {place.address}: start one with `sits up`{another}"
+    return (
+        f"no {place.role} at {place.address}: start a mesh with `sits up`, "
+        f"or try again if one is up (it starts anew what ended){another}"
+    )
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint for a `name` that is none of those `known`; empty when none is like it."""
+    names = {*known}
+    near = [] if name in names else get_close_matches(name, names)
+    return f": did you mean {' or '.join(near)}?" if near else ""
 
 
 def unreachable(details: str) -> bool:

@@ -70,20 +70,37 @@ app.command("bench", context_settings=bench.PASS_ON)(bench.bench)
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Exit status: 0 fine, 1 failed (stderr says why and what to do, as an object with `--json`), 2
-    wrong usage."""
+    """Exit status: 0 fine, 1 failed, 2 wrong usage. stderr says why and what to do, as an object
+    with `--json`."""
     if args is None:  # what libraries would log, errors say
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    given = sys.argv[1:] if args is None else list(args)
+    as_json = "--json" in given
     try:
-        app(args=None if args is None else list(args), prog_name="sits")
+        # Standalone, typer draws what is wrong usage, and never returns.
+        sys.exit(app(args=given, prog_name="sits", standalone_mode=not as_json))
+    except typer.TyperException as error:
+        complain(wrong_usage(error), as_json=True)
+        sys.exit(error.exit_code)
     except (CliError, SettingsError) as error:
-        if "--json" in (sys.argv[1:] if args is None else args):
-            print(json.dumps({"error": str(error)}, ensure_ascii=False), file=sys.stderr)
-        else:
-            console(stderr=True).print(f"[bold red]error:[/] {literal(str(error))}", soft_wrap=True)
+        complain(str(error), as_json=as_json)
         sys.exit(EXIT_FAILED)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:  # `sits … | head`
         sys.stderr.close()
         sys.exit(EXIT_FAILED)
+
+
+def complain(text: str, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"error": text}, ensure_ascii=False), file=sys.stderr)
+    else:
+        console(stderr=True).print(f"[bold red]error:[/] {literal(text)}", soft_wrap=True)
+
+
+def wrong_usage(error: typer.TyperException) -> str:
+    """What typer says about it, and where to read how it is right."""
+    context: typer.Context | None = getattr(error, "ctx", None)
+    text = error.format_message().removesuffix(".")
+    return f"{text}: `{context.command_path} --help` lists what it takes" if context else text

@@ -5,14 +5,18 @@ from typing import Annotated
 import typer
 
 from sits_cli.client import Place
-from sits_cli.ports import DEFAULTS
+from sits_cli.ports import DEFAULTS, is_address
 
 
 def _address(text: str) -> str:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal():
+    if not is_address(text):
         raise typer.BadParameter(f"{text!r}: expected host:port")
     return text
+
+
+def _grpc_address(text: str) -> str:
+    """gRPC also listens on sockets in the file system."""
+    return text if text.startswith("unix:") else _address(text)
 
 
 Front = Annotated[
@@ -22,6 +26,7 @@ Front = Annotated[
         envvar=["SITS_CLI_FRONT", "SITS_PREPROCESS_BIND"],
         help="address of the front door (preprocess)",
         metavar="HOST:PORT",
+        callback=_grpc_address,
     ),
 ]
 Dispatcher = Annotated[
@@ -31,6 +36,7 @@ Dispatcher = Annotated[
         envvar=["SITS_CLI_DISPATCHER", "SITS_DISPATCHER_BIND"],
         help="address of a dispatcher",
         metavar="HOST:PORT",
+        callback=_grpc_address,
     ),
 ]
 Topology = Annotated[
@@ -40,6 +46,7 @@ Topology = Annotated[
         envvar=["SITS_CLI_TOPOLOGY", "SITS_TOPOLOGY_BIND"],
         help="address of a topology service",
         metavar="HOST:PORT",
+        callback=_grpc_address,
     ),
 ]
 Admin = Annotated[

@@ -5,12 +5,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-PIPED_WIDTH = 200
+PIPED_WIDTH = 1_000_000
 """Without a terminal nothing is folded, so that lines can be searched and cut."""
 
 
@@ -73,7 +73,19 @@ def _cell(cell: str | Text, spec: Column) -> Text:
 
 
 def print_table(columns: Sequence[Column | str], rows: Iterable[Sequence[str | Text]]) -> None:
-    console().print(table(columns, rows))
+    print_drawn(table(columns, rows))
+
+
+def print_drawn(drawn: RenderableType, out: Console | None = None) -> None:
+    """A table, or what holds some. Without a terminal, lines end where their text does."""
+    out = out or console()
+    if out.file.isatty():
+        out.print(drawn)
+        return
+    with out.capture() as captured:
+        out.print(drawn)
+    lines = captured.get().rstrip("\n").split("\n")
+    print(*map(str.rstrip, lines), sep="\n", file=out.file, flush=True)
 
 
 def good(text: str) -> Text:

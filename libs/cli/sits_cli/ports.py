@@ -107,15 +107,14 @@ def _own_block() -> range:
 
 
 def require_free(book: AddressBook) -> None:
-    """Raise `SettingsError` naming the first port that someone else holds."""
-    for variable, address in book.all().items():
-        if in_use(address):
-            name, _, whose = variable.partition(" of ")
-            further = f", {whose} has one of the ports that follow it" if whose else ""
-            raise SettingsError(
-                f"{address} is in use: stop the process that has it (is another `sits up` "
-                f"running?), or choose another port with {name}{further}"
-            )
+    """Raise `SettingsError` naming all ports that someone else holds."""
+    taken = [f"{address} ({name})" for name, address in book.all().items() if in_use(address)]
+    if taken:
+        raise SettingsError(
+            f"{', '.join(taken)} {'is' if len(taken) == 1 else 'are'} in use: stop what listens "
+            "there (is another `sits up` running?), or choose other ports with the variables "
+            "named; executors after the first take the next ports"
+        )
 
 
 def in_use(address: str) -> bool:
@@ -131,9 +130,14 @@ def in_use(address: str) -> bool:
     return False
 
 
+def is_address(text: str) -> bool:
+    """Whether it is host:port, with a port that one can call."""
+    port = text.rpartition(":")[2]
+    return bool(host_of(text)) and port.isdecimal() and 0 < int(port) <= MAX_PORT
+
+
 def _require_address(variable: str, address: str) -> None:
-    port = address.rpartition(":")[2]
-    if not host_of(address) or not port.isdecimal() or not 0 < int(port) <= MAX_PORT:
+    if not is_address(address):
         raise SettingsError(f"{variable}={address}: expected host:port with a port of 1 to 65535")
 
 

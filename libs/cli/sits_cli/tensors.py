@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-
-from sits_cli.front import np_dtype
+from tritonclient.utils import triton_to_np_dtype
 
 Array = NDArray[np.generic]
 BYTES = "BYTES"
@@ -70,7 +69,7 @@ def from_raw(name: str, data: bytes, datatype: str, shape: Sequence[int]) -> Arr
         return np.array([data], dtype=np.object_).reshape([1] * max(1, len(shape)))
     if datatype == "BF16":
         raise WrongInput(f"input {name!r}: give BF16 values as JSON or .npy")
-    dtype = np.dtype(np_dtype(datatype)).newbyteorder("<")
+    dtype = np.dtype(triton_to_np_dtype(datatype)).newbyteorder("<")
     fixed = math.prod(dim for dim in shape if dim >= 0)
     if not data or len(data) % (fixed * dtype.itemsize or 1):
         raise WrongInput(
@@ -85,7 +84,7 @@ def random(datatype: str, shape: Sequence[int]) -> Array:
     filled = [max(1, dim) for dim in shape]
     if datatype == BYTES:
         return np.full(filled, b"sits", dtype=np.object_)
-    dtype, rng = np.dtype(np_dtype(datatype)), np.random.default_rng()
+    dtype, rng = np.dtype(triton_to_np_dtype(datatype)), np.random.default_rng()
     if np.issubdtype(dtype, np.floating):
         return rng.random(filled).astype(dtype)
     return rng.integers(0, 2, filled).astype(dtype)
@@ -123,7 +122,7 @@ def _numbers(value: object, datatype: str) -> Array:
 
 def _typed(array: Array, datatype: str) -> Array:
     """Refuses what the type cannot hold, such as 1.5 or 300 as INT8."""
-    wanted = array.astype(np_dtype(datatype), casting="unsafe")
+    wanted = array.astype(triton_to_np_dtype(datatype), casting="unsafe")
     integral = np.issubdtype(wanted.dtype, np.integer) or wanted.dtype == np.bool_
     if integral and not np.array_equal(wanted.astype(array.dtype), array):
         raise ValueError("a value does not fit")

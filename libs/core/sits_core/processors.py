@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -11,6 +10,8 @@ from typing import Final
 
 import structlog
 
+from sits_core import claims
+from sits_core.claims import Claim
 from sits_core.clock import Deadline
 from sits_core.keepers import Periodic
 from sits_core.settings import AUTO_CPUS, SettingsError
@@ -20,18 +21,19 @@ log = structlog.get_logger()
 NAMED_S: Final = 1.0
 MOST: Final = 65_535
 """Number of a processor."""
-CLAIM: Final = "sits-python-cpu"
 LOOK_S: Final = 0.1
 RISE, FALL = 0.3, 0.1
 """Weight of the last look: bound soon, and not freed at every pause."""
 BUSY, IDLE = 0.15, 0.08
 """Of a processor's time, by all threads of the process: from where on one of its own pays, and
 below which it does no more."""
+MOST_OF_IT, LESS = 0.6, 0.5
+"""The same for asking those who compute to keep off it."""
 OVERLOAD, CALM = 0.5, 0.1
 """Of the last looks, that saw overload: a single refusal now and then is none."""
-
-_claims: list[socket.socket] = []
-"""Held until the process ends, however it ends."""
+KEEP_OFF_S: Final = 1.0
+LITTLE: Final = 0.5
+"""Of a processor's time: who computes less can do without some of the processors."""
 
 
 def pin(cpus: str) -> None:
@@ -53,6 +55,7 @@ class PythonThreads:
     (the last of them, if `last_first`), where this process may use several; and only while that
     pays: while Python is busy, and not `overloaded`. A process that has little to do would get in
     the way of who computes there, and under overload every processor is needed by whoever can run.
+    While it needs most of it, it asks them to `KeepOff`.
     """
 
     def __init__(
@@ -67,7 +70,8 @@ class PythonThreads:
         self._told, self._setting, self._last_first = cpus, setting, last_first
         self._native, self._overloaded = native, overloaded
         self._all: frozenset[int] = frozenset()
-        self._looking: Periodic | None = None
+        self._looking: list[Periodic] = []
+        self._claim: Claim | None = None
         self.cpus: frozenset[int] = frozenset()
 
     def start(self) -> None:
@@ -79,16 +83,21 @@ class PythonThreads:
                 self.bind()
                 _require_all(self.cpus, f"{self._setting}={self._told}")
             return
-        self.cpus = _claim(last_first=self._last_first)
-        if self.cpus:
-            look = Pays(self.bind, self.free, self._overloaded)
-            self._looking = Periodic(look, LOOK_S, "processors")
-            self._looking.start()
+        several = len(self._all) > 1
+        mine = claims.claim(sorted(self._all, reverse=self._last_first)) if several else None
+        if mine is not None:
+            self.cpus, self._claim = frozenset({mine.cpu}), mine
+            for look in (
+                Pays(self.bind, self.free, self._overloaded),
+                Pays(mine.ask, mine.leave, self._overloaded, busy=MOST_OF_IT, idle=LESS),
+            ):
+                self._looking.append(Periodic(look, LOOK_S, "processors"))
+                self._looking[-1].start()
         log.info("processors.claimed", setting=self._setting, cpus=sorted(self.cpus))
 
     def stop(self) -> None:
-        if self._looking is not None:
-            self._looking.stop()
+        for looking in self._looking:
+            looking.stop()
 
     def bind(self) -> None:
         self._run_on(self.cpus, self._all - self.cpus or self._all)
@@ -119,8 +128,12 @@ class Pays:
         overloaded: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], float] = time.process_time,
+        *,
+        busy: float = BUSY,
+        idle: float = IDLE,
     ) -> None:
         self._bind, self._free, self._overloaded = bind, free, overloaded
+        self._busy, self._idle = busy, idle
         self._clock, self._cpu_clock = clock, cpu_clock
         self._looked_s, self._used_s = clock(), cpu_clock()
         self._share = self._refused = 0.0
@@ -132,11 +145,52 @@ class Pays:
         self._looked_s, self._used_s = now_s, used_s
         self._share += (RISE if share > self._share else FALL) * (share - self._share)
         self._refused += RISE * (self._overloaded() - self._refused)
-        least, most = (IDLE, OVERLOAD) if self._bound else (BUSY, CALM)
+        least, most = (self._idle, OVERLOAD) if self._bound else (self._busy, CALM)
         pays = self._share >= least and self._refused < most
         if pays != self._bound:
             (self._bind if pays else self._free)()
             self._bound = pays
+
+
+class KeepOff:
+    """Keeps `threads`, which compute for a short time each, off the processors that others need
+    for themselves (`PythonThreads`), as long as this process computes `LITTLE` and there are
+    others. Where the kernel puts such a thread by itself, the one of the front door is often the
+    idle one just then, and a moment later all requests wait for it.
+    """
+
+    def __init__(
+        self,
+        threads: Callable[[], Iterable[threading.Thread]],
+        cpu_clock: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._threads, self._cpu_clock = threads, cpu_clock
+        self._all = frozenset(os.sched_getaffinity(0))
+        self._looked_s, self._used_s = time.monotonic(), cpu_clock()
+        self._off: frozenset[int] = frozenset()
+        self._looking = Periodic(self.look, KEEP_OFF_S, "processors")
+
+    def start(self) -> None:
+        if len(self._all) > 1:
+            self._looking.start()
+
+    def stop(self) -> None:
+        self._looking.stop()
+
+    def look(self) -> None:
+        """Threads that were started since the last look follow, too."""
+        now_s, used_s = time.monotonic(), self._cpu_clock()
+        share = (used_s - self._used_s) / max(now_s - self._looked_s, 1e-9)
+        self._looked_s, self._used_s = now_s, used_s
+        before = self._off
+        self._off = claims.kept_free(self._all) if share < LITTLE else frozenset()
+        if self._off or before:
+            ids = [each.native_id for each in self._threads()]
+            cpus = self._all - self._off or self._all
+            _run_on([each for each in ids if each is not None], cpus, "SITS_CPUS")
+
+    def __repr__(self) -> str:
+        return f"<KeepOff {sorted(self._off)} of {sorted(self._all)}>"
 
 
 def prefer(name: str, nice: int, setting: str) -> None:
@@ -161,22 +215,6 @@ def _named(name: str) -> list[int]:
             if (each / "comm").read_text().strip() == name:
                 found.append(int(each.name))
     return found
-
-
-def _claim(*, last_first: bool) -> frozenset[int]:
-    """Nothing where all are taken, or there is only one. A name of the kernel's for each, which
-    goes with its process; containers with a network of their own do not see each other's."""
-    allowed = sorted(os.sched_getaffinity(0), reverse=last_first)
-    for cpu in allowed if len(allowed) > 1 else ():
-        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        try:
-            claim.bind(f"\0{CLAIM}-{cpu}")
-        except OSError:
-            claim.close()
-        else:
-            _claims.append(claim)
-            return frozenset({cpu})
-    return frozenset()
 
 
 def _run_on(threads: Iterable[int], cpus: Collection[int], setting: str) -> None:

@@ -19,6 +19,9 @@ from sits_scheduling.switchboard import Switchboard
 EXACT_UP_TO: Final = 512
 """Executors of a model that a decision compares one by one; beyond, it takes a shortlist."""
 SHORTLIST: Final = 64
+LEARN_EVERY_NS: Final = 5_000_000
+"""Of the run times of a model on an executor, one in that time is learnt: more would cost a third
+of what is done after an answer, and teach nothing."""
 AHEAD_UP_TO: Final = 128
 """Executors among which all ways through the later steps of a pipeline are compared."""
 
@@ -64,6 +67,7 @@ class Placing:
         self.table, self.times, self.strategies, self.log = table, times, strategies, log
         self.shadow: Shadow | None = None
         self._rng = rng
+        self._learn_again_ns: dict[tuple[str, str], int] = {}
 
     def place(self, batch: Batch, now_ns: int = 0, excluded: Collection[str] = ()) -> Placed | None:
         """Reserve an executor; None when none but the excluded has room."""
@@ -108,17 +112,32 @@ class Placing:
     def finished(
         self, batch: Batch, reservation: Reservation, ran_ns: float, now_ns: int = 0
     ) -> None:
-        """Its answer came: release the load, and learn how long it ran (0 = it did not)."""
+        """Its answer came: release the load, and learn now and then how long it ran (0 = it did
+        not)."""
         reservation.release(now_ns)
-        if ran_ns > 0:
-            executor = reservation.executor
+        executor = reservation.executor
+        if ran_ns > 0 and self._worth_learning(executor, batch.model, now_ns):
             self.times.observe(batch.model, batch.rows, executor, ran_ns)
             self.table.set_speed(executor, batch.model, self.times.speed(batch.model, executor))
+
+    def _worth_learning(self, executor: str, model: str, now_ns: int) -> bool:
+        key = executor, model
+        if now_ns < self._learn_again_ns.get(key, now_ns):
+            return False
+        self._learn_again_ns[key] = now_ns + LEARN_EVERY_NS
+        return True
 
     def lost(self, executor_id: str) -> None:
         """An executor left: its load, and what was learnt of it, go."""
         self.table.remove(executor_id)
+        self.forget(executor_id)
+
+    def forget(self, executor_id: str) -> None:
+        """What was learnt of it."""
         self.times.forget(executor_id)
+        gone = [key for key in self._learn_again_ns if key[0] == executor_id]
+        for key in gone:
+            del self._learn_again_ns[key]
 
     def _place_only(
         self, strategy: Strategy, batch: Batch, position: int, now_ns: int

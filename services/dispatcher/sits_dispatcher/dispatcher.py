@@ -186,6 +186,7 @@ class Dispatcher:
             self._executors.pop(executor_id, None)
             self._sharing.discard(executor_id)
             self.guard.forget(executor_id)
+            self.placer.forget(executor_id)
             self.pacing.forget(executor_id)
             self.traffic.forget(executor_id)
             lost = [job for job in self._in_flight.values() if job.executor == executor_id]

@@ -92,6 +92,10 @@ class Placer:
             ran_ns = times.executor_sent - times.input_started if times.input_started else 0
             self._placing.finished(job.placing, job.reservation, ran_ns, now)
 
+    def forget(self, executor: str) -> None:
+        """It left, and does not come back under this id."""
+        self._placing.forget(executor)
+
     def set_shadow(self, strategy: str) -> ShadowReport | None:
         """Let `strategy` decide beside the one in force; "" ends it. Returns what the one
         before has seen. Raises `NotFound` for an unknown name."""

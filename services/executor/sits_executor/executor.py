@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry
 
 from sits_core.metrics import BoundedLabel
+from sits_core.processors import KeepOff
 from sits_core.settings import SettingsError
 from sits_core.tracing import Tracer
 from sits_executor.backends.base import Backend
@@ -90,6 +92,7 @@ class Executor:
         )
         self._tenancy = open_tenancy(settings)
         self.listener.tenant_memory = self._tenancy.memory
+        self._keep_off = KeepOff(self._short_computing)
         self.up = True
         self.reachable: Callable[[bool], object] = lambda up: None
         self.manager = self._manager(settings, registry)
@@ -100,13 +103,20 @@ class Executor:
     def start(self) -> None:
         self.catalog.changed = self.listener.announce
         self._background.start()
+        self._keep_off.start()
 
     def stop(self) -> None:
+        self._keep_off.stop()
         for model in self.catalog.loaded():
             model.close()
         self.scheduler.stop()
         self._tenancy.close()
         self.manager.close()
+
+    def _short_computing(self) -> Iterator[Thread]:
+        yield from self.listener.readers()
+        for model in self.catalog.loaded():
+            yield from model.computing
 
     def _manager(self, settings: ExecutorSettings, registry: CollectorRegistry) -> ModelManager:
         """Of a repository of our own, or of the Triton server behind us."""

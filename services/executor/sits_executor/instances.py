@@ -54,7 +54,8 @@ class Instances:
     ) -> None:
         self._queue, self._run, self._closed = queue, run, closed
         self._short_rows = 0
-        if never_waits and not lanes:
+        self._only_computes = never_waits and not lanes
+        if self._only_computes:
             queue.run_here = self._run_here
         each: list[Lane | None] = [*lanes] or [None]
         self._alive = count * len(each)
@@ -70,6 +71,11 @@ class Instances:
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
+
+    @property
+    def computing(self) -> Sequence[threading.Thread]:
+        """Its threads, if they do nothing but compute, on any processor."""
+        return self._threads if self._only_computes else ()
 
     def _work(self, lane: Lane | None) -> None:
         if lane is not None:

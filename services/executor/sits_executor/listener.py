@@ -120,6 +120,10 @@ class ExecuteListener:
         """Every batch that came is answered."""
         return all(session.idle for session in self._links())
 
+    def readers(self) -> list[threading.Thread]:
+        """Threads that read links, and run short batches."""
+        return [session.reader for session in self._links()]
+
     def peers(self) -> list[PeerState]:
         return [session.state() for session in self._links()]
 

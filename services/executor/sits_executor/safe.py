@@ -2,6 +2,7 @@
 
 import re
 import traceback
+from collections.abc import Mapping
 
 from sits_core.errors import safe_text
 
@@ -13,11 +14,14 @@ _HOST = re.compile(r"hostname=[^\s;]+")
 """As ONNX Runtime puts it into what CUDA says."""
 
 
-def safe_cause(error: BaseException) -> str:
-    """`<type>: <first line>`, cut, without file system paths and the host's name."""
-    first = _HOST.sub("hostname=<host>", str(error).strip().partition("\n")[0])[:_MAX_CHARACTERS]
+def safe_cause(error: BaseException, names: Mapping[str, str] | None = None) -> str:
+    """`<type>: <first line>`, cut, without file system paths and the host's name. `names`: folders,
+    and what others may read in their place."""
+    first = _HOST.sub("hostname=<host>", str(error).strip().partition("\n")[0])
+    for folder, name in (names or {}).items():
+        first = re.sub(rf"(?<![\w.]){re.escape(folder)}(?=/)", name, first)
     kind = type(error).__name__
-    return safe_text(f"{kind}: {hide_paths(first)}" if first else kind)
+    return safe_text(f"{kind}: {hide_paths(first[:_MAX_CHARACTERS])}" if first else kind)
 
 
 def detail(error: BaseException) -> str:

@@ -19,10 +19,10 @@ _FRAME_BYTES = 1024
 
 
 class Session:
-    """`holder` names the link as the owner of payload slots."""
+    """`holder` names the link as the owner of payload slots; `reader` reads it."""
 
     def __init__(self, link: Link, holder: str, instance: str, max_message_bytes: int) -> None:
-        self.link, self.holder = link, holder
+        self.link, self.holder, self.reader = link, holder, threading.current_thread()
         self._instance, self._max_message_bytes = instance, max_message_bytes
         self.hello = Hello()
         self._results = self._errors = 0

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from sits_cli import complete
-from sits_cli.client import TIMEOUT_S, CliError, reached, tokens
+from sits_cli.client import TIMEOUT_S, CliError, did_you_mean, reached, rpc_failed, tokens
 from sits_cli.options import DEFAULT_DISPATCHER, Dispatcher, Json, dispatcher_place
 from sits_cli.output import console, count, duration, literal, print_json, say
 from sits_protos.v1 import control_pb2 as pb
@@ -79,10 +79,15 @@ def unload(
 def everywhere(name: str, verb: str, start: Start, dispatcher: str, *, as_json: bool) -> None:
     """Start it, show how it goes, tell how it ended. Raises `CliError`."""
     started_s = time.monotonic()
-    with reached(dispatcher_place(dispatcher)) as channel:
+    place = dispatcher_place(dispatcher)
+    with reached(place) as channel:
         stub = ControlStub(channel)
-        executors = sum(p.hello.role == Role.ROLE_EXECUTOR for p in _state(stub).peers)
-        _follow(start(stub), f"{verb}ing {name} on {count(executors, 'executor')}", started_s)
+        state = _state(stub)
+        executors = sum(p.hello.role == Role.ROLE_EXECUTOR for p in state.peers)
+        try:
+            _follow(start(stub), f"{verb}ing {name} on {count(executors, 'executor')}", started_s)
+        except grpc.RpcError as error:
+            raise rpc_failed(error, place, _instead_of(name, error, state)) from None
         versions = _settled(stub, name, ready=verb == "load")
     took_s = time.monotonic() - started_s
     if as_json:
@@ -106,6 +111,13 @@ def _follow(call: "grpc.CallFuture[Any]", title: str, started_s: float) -> None:
                 "not waited for any longer, the executors go on: `sits models` shows the state"
             ) from None
     call.result()
+
+
+def _instead_of(name: str, error: grpc.RpcError, state: pb.GetStateResponse) -> str:
+    """A hint when `name` is not there, as far as the dispatcher knows the others."""
+    code: grpc.StatusCode | None = getattr(error, "code", lambda: None)()
+    unknown = code is grpc.StatusCode.NOT_FOUND
+    return did_you_mean(name, (model.name for model in state.models)) if unknown else ""
 
 
 def _settled(stub: ControlStub, name: str, *, ready: bool) -> list[Version]:

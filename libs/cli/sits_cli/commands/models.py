@@ -56,13 +56,8 @@ def _line(client: front.Client, entry: front.Message) -> ModelLine:
     if entry.state != READY:
         return line
     metadata = client.get_model_metadata(entry.name, entry.version)
-    inputs, outputs = map(signature, metadata.inputs), map(signature, metadata.outputs)
+    inputs, outputs = map(front.signature, metadata.inputs), map(front.signature, metadata.outputs)
     return replace(line, inputs=tuple(inputs), outputs=tuple(outputs))
-
-
-def signature(tensor: front.Message) -> str:
-    """`name FP32[-1,16]`"""
-    return f"{tensor.name} {tensor.datatype}[{','.join(map(str, tensor.shape))}]"
 
 
 def _row(line: ModelLine) -> tuple[str | Text, ...]:

@@ -11,7 +11,7 @@ from rich.text import Text
 from sits_cli import admin, top_view
 from sits_cli.client import CliError, Place
 from sits_cli.options import DEFAULT_ADMIN, Admin, Json, admin_place
-from sits_cli.output import console, print_json
+from sits_cli.output import console, print_drawn, print_json
 
 PATH = "/v1/live"
 PERIOD_S = 1.0
@@ -28,7 +28,7 @@ def top(
     if as_json:
         print_json(with_rates(place))
     elif once or not out.is_terminal:
-        out.print(top_view.draw(with_rates(place)))
+        print_drawn(top_view.draw(with_rates(place)), out)
     else:
         watch(place, out)
 

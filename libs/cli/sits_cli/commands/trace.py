@@ -18,7 +18,7 @@ from sits_cli.options import (
     dispatcher_place,
     topology_place,
 )
-from sits_cli.output import console, print_json
+from sits_cli.output import console, print_drawn, print_json
 from sits_core.waterfall import ROOT_NAME, Waterfall, newest
 
 LATEST = "latest"
@@ -89,7 +89,7 @@ def show(found: Waterfall, *, as_json: bool) -> None:
         print_json(as_dict(found))
     else:
         target = console()
-        target.print(waterfall_view.draw(found, waterfall_view.bar_width(target)))
+        print_drawn(waterfall_view.draw(found, waterfall_view.bar_width(target)), target)
 
 
 def as_dict(found: Waterfall) -> dict[str, object]:

@@ -25,6 +25,7 @@ from sits_cli.output import (
     duration,
     good,
     literal,
+    print_drawn,
     print_json_line,
     table,
 )
@@ -123,7 +124,8 @@ class Report:
             return
         self._say(f"\nThe mesh is ready after {duration(took_s)}.\n")
         broken, _ = models_of(mesh.addresses.front)
-        self.console.print(table(("service", "address", "state", "pid", "log"), map(_row, states)))
+        columns = ("service", "address", "state", "pid", "log")
+        print_drawn(table(columns, map(_row, states)), self.console)
         self._say("".join(f"\n[bold red]{literal(text)}[/]" for text in broken))
         self._say(
             f"Clients: [bold]{literal(mesh.addresses.front)}[/] (Open Inference Protocol, gRPC)."

@@ -6,7 +6,7 @@ from sits_cli.demo.content_types import ContentTypes
 from sits_cli.demo.similarity import Similarity
 from sits_cli.demo.stages import Stages
 from sits_cli.demo.throughput import Load, Throughput
-from sits_cli.output import Column, bad, console, duration, good, print_table, say
+from sits_cli.output import Column, bad, console, duration, good, print_drawn, print_table, say
 from sits_cli.waterfall_view import bar_width, draw
 
 
@@ -58,7 +58,7 @@ def stages(result: Stages) -> None:
 
 def trace(result: Stages) -> None:
     target = console()
-    target.print(draw(result.waterfall, bar_width(target)))
+    print_drawn(draw(result.waterfall, bar_width(target)), target)
 
 
 def _load(load: Load) -> tuple[str, ...]:

@@ -2,20 +2,18 @@
 
 import time
 from collections.abc import Iterator
-from urllib.error import URLError
-from urllib.request import urlopen
-
-from prometheus_client import CollectorRegistry
-from redis import Redis
+from typing import TYPE_CHECKING
 
 from sits_cli import health
 from sits_cli.doctor.finding import Environ, Finding, good, note, problem, warning
 from sits_cli.ports import EXECUTORS as EXECUTORS_OF_UP
 from sits_cli.ports import configured, in_use
 from sits_cli.private_redis import server_binary
-from sits_core.redis_server import RedisServer
 from sits_core.registry import RegistryUnavailable
 from sits_core.settings import Settings, SettingsError, load
+
+if TYPE_CHECKING:
+    from redis import Redis
 
 ANSWER_S = 1.0
 MAX_OFFSET_S = 0.25
@@ -54,6 +52,9 @@ def _answers(name: str, address: str, environ: Environ) -> bool:
 
 
 def _has_metrics(address: str) -> bool:
+    from urllib.error import URLError
+    from urllib.request import urlopen
+
     try:
         with urlopen(f"http://{address}/metrics", timeout=ANSWER_S) as page:
             return b"sits_" in page.read()
@@ -65,6 +66,11 @@ def redis(environ: Environ) -> Iterator[Finding]:
     if not environ.get("SITS_REDIS_URL"):
         yield _without(environ)
         return
+    # Slow to import, and most commands ask no Redis.
+    from prometheus_client import CollectorRegistry
+
+    from sits_core.redis_server import RedisServer
+
     known = {k: v for k, v in environ.items() if k.startswith("SITS_REDIS_")}
     try:
         server = RedisServer(load(Settings, "cli", known), CollectorRegistry())
@@ -80,7 +86,7 @@ def redis(environ: Environ) -> Iterator[Finding]:
         server.close()
 
 
-def _look(client: Redis) -> tuple[str, float]:
+def _look(client: "Redis") -> tuple[str, float]:
     """Its role, and how far its clock is ahead of ours."""
     role = client.execute_command("ROLE")[0]  # type: ignore[no-untyped-call] # redis-py
     before_s = time.time()

@@ -1,13 +1,20 @@
-"""The model repository: whether each model can be read."""
+"""The model repository: whether each model can be read, and would load."""
 
+import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from sits_cli.doctor.finding import Environ, Finding, good, note, problem, warning
 
 VARIABLE = "SITS_EXECUTOR_MODEL_REPOSITORY"
 FETCH = "`make models` fetches the demo's"
+EXAMINE = "sits_executor.repository.examine"
+"""By name: the command belongs to no service, and works without any of them."""
+
+Examine = Callable[[Path, str], tuple[str, bool]]
+"""What is wrong with a model of a repository, and whether its files were opened."""
 
 
 def models(environ: Environ) -> Iterator[Finding]:
@@ -16,12 +23,45 @@ def models(environ: Environ) -> Iterator[Finding]:
         yield warning("models", f"no folder {root}", f"{FETCH}, or set {VARIABLE}")
         return
     folders = sorted(entry for entry in root.iterdir() if _is_model(entry))
-    wrong = [finding for folder in folders for finding in _look(folder)]
-    yield from wrong
     if not folders:
         yield note("models", f"{root} is empty", f"{FETCH}; `sits models load` takes others")
-    elif not wrong:
-        yield good("models", f"{root}: {', '.join(folder.name for folder in folders)}")
+        return
+    wrong = {folder: [*_look(folder)] for folder in folders}
+    yield from (finding for findings in wrong.values() for finding in findings)
+    sound = [folder for folder in folders if not wrong[folder]]
+    yield from _examined(root, [folder.name for folder in sound])
+
+
+def _examined(root: Path, names: list[str]) -> Iterator[Finding]:
+    """As the executor sees them, where it is installed."""
+    try:
+        examine = _examine()
+    except ImportError as error:
+        yield problem(
+            "models", f"the executor cannot be imported: {error}",
+            "install again with the pins: pip install -c constraints.txt ...",
+        )  # fmt: skip
+        return
+    seen = {name: examine(root, name) for name in names}
+    for name, (fault, _opened) in seen.items():
+        if fault:
+            do = f"mend what is in {root / name}, then `sits models load {name}`"
+            yield problem("models", f"{name}: {fault}", do)
+    fine = [name for name, (fault, opened) in seen.items() if opened and not fault]
+    if fine:
+        yield good("models", f"{root}: {', '.join(fine)}")
+    unopened = [name for name, (fault, opened) in seen.items() if not opened and not fault]
+    if unopened:
+        yield note("models", f"{root}: {', '.join(unopened)} not opened, which takes long",
+                   "`sits up` says whether they load")  # fmt: skip
+
+
+def _examine() -> Examine:
+    """Raises `ImportError` when the executor is broken. Without one, nothing is found wrong."""
+    if find_spec(EXAMINE.partition(".")[0]) is None:
+        return lambda _root, _name: ("", True)
+    examine: Examine = importlib.import_module(EXAMINE).examine
+    return examine
 
 
 def _is_model(entry: Path) -> bool:

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from sits_core.datatypes import Array
 from sits_core.errors import Unavailable
 from sits_executor.backends.budget import Budget
+from sits_executor.safe import safe_cause
 from sits_protos.oip.model_config_pb2 import ModelConfig
 
 ParameterValue = bool | int | str | float
@@ -86,6 +87,10 @@ class LoadSpec:
         if key not in self.config.parameters:
             return default
         return self.config.parameters[key].string_value
+
+    def cause(self, error: BaseException) -> str:
+        """As `safe_cause`, with this version's files named as they are in the repository."""
+        return safe_cause(error, {str(self.directory): f"{self.model}/{self.version}"})
 
 
 class Backend(Protocol):

@@ -26,7 +26,6 @@ from sits_executor.backends.base import (
     TensorSpec,
 )
 from sits_executor.backends.text import bytes_of, texts
-from sits_executor.safe import safe_cause
 
 _TYPES: Final = {
     "tensor(bool)": "BOOL",
@@ -147,7 +146,7 @@ def _on_gpu(spec: LoadSpec, gpu: int) -> ort.InferenceSession:
     try:
         session = _opened(spec, [(onnx_cuda.PROVIDER, onnx_cuda.options(spec, gpu)), _CPU])
     except _NotOpened as error:
-        raise onnx_cuda.not_opened(error.cause, gpu) from error.cause
+        raise onnx_cuda.not_opened(spec, error.cause, gpu) from error.cause
     if session.get_providers()[0] != onnx_cuda.PROVIDER:
         raise onnx_cuda.not_started(ort, session.get_providers())
     if left := onnx_cuda.refuse_idle(session):
@@ -158,8 +157,8 @@ def _on_gpu(spec: LoadSpec, gpu: int) -> ort.InferenceSession:
 class _NotOpened(LoadError):
     """`cause`: what ONNX Runtime raised."""
 
-    def __init__(self, cause: Exception) -> None:
-        super().__init__(safe_cause(cause))
+    def __init__(self, spec: LoadSpec, cause: Exception) -> None:
+        super().__init__(spec.cause(cause))
         self.cause = cause
 
 
@@ -170,7 +169,7 @@ def _opened(spec: LoadSpec, providers: list[Any]) -> ort.InferenceSession:
     try:
         return ort.InferenceSession(path, _options(spec), providers=providers, enable_fallback=0)
     except Exception as error:  # whatever the model file makes the runtime raise
-        raise _NotOpened(error) from error
+        raise _NotOpened(spec, error) from error
 
 
 def _options(spec: LoadSpec) -> ort.SessionOptions:

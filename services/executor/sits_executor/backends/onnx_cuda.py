@@ -81,13 +81,13 @@ def not_started(runtime: Any, chosen: list[str]) -> LoadError:
     )
 
 
-def not_opened(error: Exception, gpu: int) -> LoadError:
+def not_opened(spec: LoadSpec, error: Exception, gpu: int) -> LoadError:
     """With the cause, which may stand behind a page of C++."""
     if lacks_memory(error):
         return LoadError(f"GPU {gpu} has no memory left for the model: {cause_of(error)}")
     if _CAUSE.search(str(error)):
         return LoadError(f"GPU {gpu} cannot be used: {cause_of(error)}")
-    return LoadError(cause_of(error))
+    return LoadError(spec.cause(error))
 
 
 class NothingRunsThere(LoadError):

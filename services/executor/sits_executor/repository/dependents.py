@@ -16,7 +16,7 @@ from sits_executor.repository.catalog import Catalog
 from sits_executor.repository.describe import announced_apart
 from sits_executor.repository.layout import Repository
 from sits_executor.repository.loaded import LoadedModel
-from sits_executor.repository.loader import Plan
+from sits_executor.repository.plan import Plan
 from sits_protos.oip.model_config_pb2 import ModelConfig
 
 log = structlog.get_logger()

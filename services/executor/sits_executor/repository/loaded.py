@@ -1,5 +1,7 @@
 """One version of one model that is ready to run."""
 
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sits_executor.backends.base import Backend
@@ -13,12 +15,13 @@ from sits_protos.v1.link_pb2 import ModelEntry
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
     """`close` refuses new batches; accepted ones finish, then the backend is closed, unless a
-    pipeline still holds it."""
+    pipeline still holds it. `computing`: threads that do nothing but compute its batches."""
 
     entry: ModelEntry
     contract: Contract
     shared: Shared
     queue: BatchQueue
+    computing: Sequence[threading.Thread] = ()
 
     @property
     def backend(self) -> Backend:

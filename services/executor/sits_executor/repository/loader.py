@@ -1,45 +1,28 @@
 """Turns a model's folder into loaded versions: configuration, backend, checks, warm-up, threads."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import structlog
 
-from sits_core import pipeline as pipelines
-from sits_core.pipeline import Pipeline, PipelineError
-from sits_executor.backends.base import (
-    Backend,
-    ChooseGang,
-    LoadError,
-    LoadSpec,
-    never_waits,
-    no_gang,
-)
+from sits_core.pipeline import Pipeline
+from sits_executor.backends.base import Backend, ChooseGang, LoadSpec, never_waits, no_gang
 from sits_executor.backends.budget import Budget
-from sits_executor.backends.choice import Choice, choose
 from sits_executor.backends.streamed import StreamBackend
 from sits_executor.batch import Batch
 from sits_executor.contract import Contract, contract_of
 from sits_executor.cpu_quota import threads_per_instance
 from sits_executor.instances import Instances, Lane
-from sits_executor.pipelines.opening import NO_BACKEND, Find, Ran, open_pipeline
+from sits_executor.pipelines.opening import Find, Ran, open_pipeline
 from sits_executor.queue import BatchQueue
-from sits_executor.repository import given as given_config
-from sits_executor.repository import versions
 from sits_executor.repository.check import check
 from sits_executor.repository.complete import complete, complete_pipeline
 from sits_executor.repository.content import Content
 from sits_executor.repository.describe import entry_of, read_labels
-from sits_executor.repository.given import Given
-from sits_executor.repository.layout import ModelFolder, refuse_pickled
+from sits_executor.repository.layout import ModelFolder
 from sits_executor.repository.loaded import LoadedModel
+from sits_executor.repository.plan import Plan, plan_of
 from sits_executor.repository.sharing import Shared
-from sits_executor.repository.supported import (
-    MAX_INSTANCES,
-    Placement,
-    placement,
-    refuse_unsupported,
-)
+from sits_executor.repository.supported import MAX_INSTANCES, Placement
 from sits_executor.warmup import warm_up
 from sits_protos.oip.model_config_pb2 import ModelConfig
 
@@ -50,19 +33,6 @@ MakeRunner = Callable[[Contract, Backend], RunBatch]
 ServeStreams = Callable[[Contract, StreamBackend, int, int, Callable[[], object]], BatchQueue]
 """Serves a model on the device's scheduler: gets the queue's capacity and default priority, and
 what to call at the end; gives the queue."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be loaded of one model, known before anything heavy starts. `pipeline` None =
-    it is a model of its own."""
-
-    folder: ModelFolder
-    given: Given
-    choice: Choice
-    placement: Placement
-    versions: tuple[str, ...]
-    pipeline: Pipeline | None = None
 
 
 class Loader:
@@ -94,19 +64,7 @@ class Loader:
 
     def plan(self, folder: ModelFolder, config_json: str) -> Plan:
         """Reads the configuration only. Raises `LoadError`."""
-        given = given_config.read(folder, config_json)
-        refuse_unsupported(given.config)
-        pipeline = _pipeline(given.config)
-        return Plan(
-            folder=folder,
-            given=given,
-            choice=NO_BACKEND if pipeline else choose(given.config),
-            placement=placement(given.config, self._on_gpu),
-            versions=tuple(
-                map(str, versions.choose(given.config.version_policy, folder.versions()))
-            ),
-            pipeline=pipeline,
-        )
+        return plan_of(folder, config_json, on_gpu=self._on_gpu)
 
     def load(self, plan: Plan, version: str) -> LoadedModel:
         """Opens, checks and warms up one version, and starts its instances. Raises `LoadError`."""
@@ -164,7 +122,7 @@ class Loader:
             queue = self._serve_streams(contract, backend, capacity, priority, shared.release)
             return LoadedModel(entry, contract, shared, queue)
         queue = BatchQueue(capacity, priority)
-        Instances(
+        instances = Instances(
             f"{contract.model}/{contract.version}",
             count,
             queue,
@@ -172,15 +130,16 @@ class Loader:
             shared.release,
             self._lanes,
             never_waits=never_waits(backend),
-        ).start()
-        return LoadedModel(entry, contract, shared, queue)
+        )
+        instances.start()
+        return LoadedModel(entry, contract, shared, queue, instances.computing)
 
     def _spec(self, plan: Plan, version: str) -> LoadSpec:
         return LoadSpec(
             model=plan.folder.name,
             version=version,
             directory=(plan.folder.path / version).resolve(),
-            filename=_filename(plan, version),
+            filename=plan.filename(version),
             config=plan.given.config,
             instances=plan.placement.instances,
             threads=threads_per_instance(self._threads, plan.placement.instances),
@@ -194,30 +153,3 @@ class Loader:
 def _where_it_runs(where: Placement, backend: Backend) -> Placement:
     """A backend that fell back runs on the CPU, and its configuration must say so."""
     return where._replace(gpu=None) if backend.fallback else where
-
-
-def _pipeline(config: ModelConfig) -> Pipeline | None:
-    if not pipelines.is_pipeline(config):
-        return None
-    try:
-        return pipelines.read(config)
-    except PipelineError as error:
-        raise LoadError(str(error)) from None
-
-
-def _filename(plan: Plan, version: str) -> str:
-    """The file to open, checked; empty for backends without one."""
-    choice, written = plan.choice, plan.given.config.default_model_filename
-    known = (choice.filename, *choice.or_filenames)
-    found = [name for name in known if name and plan.folder.has(f"{version}/{name}")]
-    wanted = written or next(iter(found), choice.filename)
-    if not wanted:
-        return ""
-    refuse_pickled(wanted, choice.opens)
-    relative = f"{version}/{wanted}"
-    if not plan.folder.has(relative):
-        for path in sorted((plan.folder.path / version).iterdir()):
-            refuse_pickled(path.name, choice.opens)
-        raise LoadError(f"there is no file '{relative}' in the model's folder")
-    plan.folder.file(relative)
-    return wanted

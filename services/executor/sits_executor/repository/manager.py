@@ -18,7 +18,8 @@ from sits_executor.repository.dependents import Dependents, after, pipelines_las
 from sits_executor.repository.describe import announced_apart, entry_of, read_labels
 from sits_executor.repository.layout import ModelFolder, Repository, check_name
 from sits_executor.repository.loaded import LoadedModel
-from sits_executor.repository.loader import Loader, Plan
+from sits_executor.repository.loader import Loader
+from sits_executor.repository.plan import Plan
 from sits_executor.repository.uploads import Upload
 from sits_executor.safe import detail, safe_cause
 from sits_protos.v1.link_pb2 import ModelEntry

@@ -11,7 +11,6 @@ import torch
 from sits_executor.backends.base import LoadError, LoadSpec
 from sits_executor.backends.pytorch import modules
 from sits_executor.backends.pytorch.archive_check import refuse_code
-from sits_executor.safe import safe_cause
 
 _OPTION = "module."
 
@@ -39,7 +38,7 @@ def open_model(spec: LoadSpec, device: torch.device, dtype: torch.dtype | None) 
     except (LoadError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # whatever the file makes PyTorch raise
-        raise LoadError(safe_cause(error)) from error
+        raise LoadError(spec.cause(error)) from error
     return opened
 
 
