@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -113,12 +114,18 @@ def _out_of_memory(setup: Setup) -> Figure:
 
 
 def _dead_context(setup: Setup) -> list[Figure]:
-    """A model that asserts in the device: a sticky error. In an executor of its own."""
+    """A model that asserts in the device: a sticky error."""
     folder = setup.folder / "faults"
     version = folder / "m" / "1"
     version.mkdir(parents=True)
     torch.jit.save(torch.jit.script(Asserts()), str(version / "model.pt"))
     (version.parent / "config.pbtxt").write_text(CONFIG)
+    return ends_with("faults", folder, "a device assert", LIMIT + 1)
+
+
+def ends_with(part: str, folder: Path, cause: str, bad: float) -> list[Figure]:
+    """An executor of its own serves model m of the repository `folder` until rows of `bad` come:
+    four numbers to a row, and ones are fine."""
     address = f"127.0.0.1:{free_port()}"
     environment = {
         **os.environ,
@@ -126,13 +133,13 @@ def _dead_context(setup: Setup) -> list[Figure]:
         "SITS_EXECUTOR_METRICS_BIND": f"127.0.0.1:{free_port()}",
         "SITS_EXECUTOR_MODEL_REPOSITORY": str(folder),
     }
-    log = setup.folder / "faults.log"
+    log = folder.with_suffix(".log")
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "sits_executor"], env=environment, stdout=output, stderr=output
         )
     try:
-        return _asserted(process, address)
+        return _ended(part, process, address, cause, bad)
     except Exception:
         print(log.read_text()[-4000:], file=sys.stderr)
         raise
@@ -141,29 +148,31 @@ def _dead_context(setup: Setup) -> list[Figure]:
         process.wait()
 
 
-def _asserted(process: "subprocess.Popen[bytes]", address: str) -> list[Figure]:
-    good, bad = np.ones((1, 4), np.float32), np.full((1, 4), LIMIT + 1, np.float32)
+def _ended(
+    part: str, process: "subprocess.Popen[bytes]", address: str, cause: str, bad: float
+) -> list[Figure]:
+    good, last = np.ones((1, 4), np.float32), np.full((1, 4), bad, np.float32)
     with FakeDispatcher(address) as dispatcher:
         dispatcher.wait_ready("m")
         fine = dispatcher.run(batch(1, "m", [good]))
         if fine.result.HasField("error"):
             raise RuntimeError(f"a good batch failed: {fine.result.error.message}")
         started = time.monotonic()
-        dispatcher.send(batch(2, "m", [bad]))
+        dispatcher.send(batch(2, "m", [last]))
         for number in range(3, 9):
             dispatcher.send(batch(number, "m", [good]))
         codes = [dispatcher.result(number).result.error.code for number in range(2, 9)]
-        print(f"codes after the assert: {codes}", file=sys.stderr, flush=True)
+        print(f"codes after {cause}: {codes}", file=sys.stderr, flush=True)
         dispatcher.wait(lambda: dispatcher.state("m") != "READY", "the withdrawal")
         not_ready_s = time.monotonic() - started
     status = process.wait(WAIT_S)
     if status != EXIT_DEVICE_LOST:
         raise RuntimeError(f"the executor ended with {status}, expected {EXIT_DEVICE_LOST}")
     return [
-        at_least("faults: batches not lost after a device assert: failed as the cause, or told "
+        at_least(f"{part}: batches not lost after {cause}: failed as the cause, or told "
                  f"to go elsewhere ({codes.count(UNAVAILABLE)} of {len(codes)})",
                  sum(code in (0, INTERNAL, UNAVAILABLE) for code in codes), "batches", len(codes)),
-        plain("faults: from a device assert to not ready", not_ready_s * 1e3, "ms"),
-        plain("faults: from a device assert to the end of the process",
+        plain(f"{part}: from {cause} to not ready", not_ready_s * 1e3, "ms"),
+        plain(f"{part}: from {cause} to the end of the process",
               (time.monotonic() - started) * 1e3, "ms"),
     ]  # fmt: skip

@@ -20,6 +20,7 @@ from gpu import (
     front_door,
     graph_memory,
     launch,
+    onnx_runtime,
     own_cost,
     precision,
 )
@@ -34,6 +35,7 @@ PARTS: Final[Mapping[str, Part]] = {
     "graph_memory": graph_memory.measure,
     "equal": equal.measure,
     "front_door": front_door.measure,
+    "onnx": onnx_runtime.measure,
     "launch": launch.measure,
 }
 """`launch` comes last: after its profiler, every launch in the process takes longer."""

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ import pytest
 from onnx import TensorProto, helper
 
 from sits_core.datatypes import BYTES, NUMPY_TYPES
-from sits_executor.backends import onnx
+from sits_executor.backends import onnx, onnx_cuda
 from sits_executor.backends.base import Backend, LoadError, LoadSpec, Signature
-from sits_executor.backends.streamed import DeviceLost
-from sits_protos.oip.model_config_pb2 import ModelConfig
+from sits_executor.backends.streamed import DeviceLost, OutOfMemory
+from sits_protos.oip.model_config_pb2 import ModelConfig, ModelInstanceGroup
+
+CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+REAL_SESSION = onnxruntime.InferenceSession
 
 ONNX_TYPES = {
     "BOOL": TensorProto.BOOL, "UINT8": TensorProto.UINT8, "UINT16": TensorProto.UINT16,
@@ -84,21 +88,158 @@ def test_a_gpu_that_is_not_there_fails_the_load(load: Any, onnx_models: Any) -> 
         load(onnx_models.unary("Identity", ["b"]), gpu=0)
 
 
-def test_a_provider_that_does_not_start_fails_the_load(
-    load: Any, onnx_models: Any, monkeypatch: pytest.MonkeyPatch
+class Runtime:
+    """ONNX Runtime with a CUDA provider, as `open_session` makes its sessions."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, open_session: Any) -> None:
+        self.opened: list[list[Any]] = []
+        self.preloads = 0
+        self._open = open_session
+        patch.setattr(onnx.ort, "get_available_providers", lambda: [CUDA, CPU])
+        patch.setattr(onnx.ort, "preload_dlls", self._preload, raising=False)
+        patch.setattr(onnx.ort, "InferenceSession", self._session)
+        onnx_cuda.prepare.cache_clear()
+
+    def _preload(self) -> None:
+        self.preloads += 1
+        print("Failed to load libx.so.13: libx.so.13: cannot open shared object file")
+
+    def _session(self, path: str, options: Any, providers: Any, **more: Any) -> Any:
+        self.opened.append(providers)
+        assert more == {"enable_fallback": 0}
+        return self._open(path, options, providers)
+
+
+@pytest.fixture(name="with_cuda")
+def runtime_with_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    yield lambda open_session: Runtime(monkeypatch, open_session)
+    onnx_cuda.prepare.cache_clear()
+
+
+def cpu_session(path: str, options: Any, providers: Any) -> Any:
+    return REAL_SESSION(path, options, providers=[CPU])
+
+
+def pretended(path: str, options: Any, providers: Any) -> Any:
+    """Says that it has what was asked for; all of it runs on the CPU."""
+    session = cpu_session(path, options, providers)
+    session._providers = [p if isinstance(p, str) else p[0] for p in providers]
+    return session
+
+
+def refused(text: str) -> Any:
+    def open_session(path: str, options: Any, providers: Any) -> Any:
+        raise RuntimeError(text)
+
+    return open_session
+
+
+def test_a_provider_that_does_not_start_fails_the_load_and_names_what_is_missing(
+    load: Any, onnx_models: Any, with_cuda: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The library has the provider, the machine has no device: ONNX Runtime chooses the CPU."""
-    real = onnxruntime.InferenceSession
-    monkeypatch.setattr(
-        onnx.ort, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPU"]
-    )
-    monkeypatch.setattr(
-        onnx.ort,
-        "InferenceSession",
-        lambda path, options, providers: real(path, options, providers=providers[1:]),
-    )
-    with pytest.raises(LoadError, match="could not start CUDAExecutionProvider"):
+    """The package has the provider, but not its libraries: ONNX Runtime chooses the CPU."""
+    with_cuda(cpu_session)
+    with pytest.raises(LoadError, match=f"not start {CUDA} and chose {CPU}: libx.so.13: cannot"):
         load(onnx_models.unary("Identity", ["b"]), gpu=0)
+    assert capfd.readouterr().out == ""
+
+
+def test_libraries_that_pip_installed_are_loaded_once_and_only_for_a_gpu(
+    load: Any, onnx_models: Any, with_cuda: Any
+) -> None:
+    runtime = with_cuda(cpu_session)
+    load(onnx_models.unary("Identity", ["b"]))
+    assert runtime.preloads == 0
+    for _ in range(2):
+        with pytest.raises(LoadError):
+            load(onnx_models.unary("Identity", ["b"]), gpu=0)
+    assert runtime.preloads == 1
+
+
+ARENA = (
+    "[ONNXRuntimeError] : 1 : FAIL : Exception during initialization: /onnxruntime_src/core/"
+    "bfc_arena.cc:360 void* onnxruntime::BFCArena::AllocateRawInternal(size_t, bool) "
+)
+CALL = (
+    "/onnxruntime_src/core/cuda_call.cc:154 std::conditional_t<THRW, void, onnxruntime::common::"
+    "Status> onnxruntime::CudaCall(ERRTYPE, const char*, const char*, SUCCTYPE, const char*, "
+    "const char*, int) [with ERRTYPE = cublasStatus_t; bool THRW = true; SUCCTYPE = cublasStatus_t;"
+    " std::conditional_t<THRW, void, common::Status> = void] /onnxruntime_src/core/cuda_call.cc:146"
+    " std::conditional_t<THRW, void, onnxruntime::common::Status> onnxruntime::CudaCall(ERRTYPE) "
+)
+WHERE = " ; GPU=0 ; hostname=secret ; file=/onnxruntime_src/x.cc ; line=82 ; expr=f(); \n"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            ARENA + "Failed to allocate memory for requested buffer of size 2147483648\n",
+            "GPU 3 has no memory left for the model: "
+            "Failed to allocate memory for requested buffer of size 2147483648",
+        ),
+        (
+            CALL + "CUBLAS failure 3: the resource allocation failed" + WHERE,
+            "GPU 3 has no memory left for the model: CUBLAS failure 3: "
+            "the resource allocation failed",
+        ),
+        (
+            CALL + "CUDA failure 100: no CUDA-capable device is detected" + WHERE,
+            "GPU 3 cannot be used: CUDA failure 100: no CUDA-capable device is detected",
+        ),
+        ("f() Invalid device ID: 3, must be between 0 and 0 (inclusive).\n",
+         "GPU 3 cannot be used: Invalid device ID: 3, must be between 0 and 0 (inclusive)."),
+        ("Protobuf parsing failed.", "RuntimeError: Protobuf parsing failed."),
+    ],
+)  # fmt: skip
+def test_what_a_gpu_refuses_is_told_in_short_and_not_tried_on_the_cpu(
+    text: str, shown: str, load: Any, onnx_models: Any, with_cuda: Any
+) -> None:
+    runtime = with_cuda(refused(text))
+    with pytest.raises(LoadError) as caught:
+        load(onnx_models.unary("Identity", ["b"]), gpu=3)
+    assert str(caught.value) == shown
+    assert len(runtime.opened) == 1
+
+
+def test_a_model_that_a_gpu_cannot_run_at_all_is_refused_where_one_was_asked_for(
+    tmp_path: Path, onnx_models: Any, with_cuda: Any
+) -> None:
+    """ONNX Runtime would call such a session one on the GPU, and run all of it on the CPU."""
+    with_cuda(pretended)
+    (tmp_path / "model.onnx").write_bytes(onnx_models.unary("Neg", ["b"]))
+    config = ModelConfig(instance_group=[{"kind": ModelInstanceGroup.KIND_GPU}])
+    with pytest.raises(LoadError, match="none of its operators runs on one: Neg"):
+        onnx.load(LoadSpec("m", "1", tmp_path, "model.onnx", config, 1, 1, 0))
+
+
+def test_and_runs_on_the_cpu_where_it_only_followed_the_executor(
+    load: Any, onnx_models: Any, with_cuda: Any
+) -> None:
+    with_cuda(pretended)
+    backend = load(onnx_models.unary("Neg", ["b"]), gpu=0)
+    assert backend.fallback.endswith("runs on one: Neg")
+    assert backend.never_waits
+    assert backend.run({"x": np.ones(1, np.float32)}, {})["y"].tolist() == [-1.0]
+
+
+def test_a_gpu_gets_its_number_its_limit_and_full_precision(
+    tmp_path: Path, onnx_models: Any, with_cuda: Any
+) -> None:
+    runtime = with_cuda(cpu_session)
+    (tmp_path / "model.onnx").write_bytes(onnx_models.unary("Identity", ["b"]))
+    config = ModelConfig()
+    specs = [LoadSpec("m", "1", tmp_path, "model.onnx", config, 1, 1, 3, 1 << 20)]
+    faster = ModelConfig()
+    faster.parameters["tf32"].string_value = "true"
+    specs.append(LoadSpec("m", "1", tmp_path, "model.onnx", faster, 1, 1, 3))
+    for spec in specs:
+        with pytest.raises(LoadError):
+            onnx.load(spec)
+    (first, *_), (second, *_) = runtime.opened
+    known = {"device_id": "3", "cudnn_conv_algo_search": "HEURISTIC"}
+    assert first == (CUDA, {**known, "use_tf32": "0", "gpu_mem_limit": "1048576"})
+    assert second == (CUDA, {**known, "use_tf32": "1"})
 
 
 def test_a_configured_fallback_runs_on_the_cpu_and_says_so(load: Any, onnx_models: Any) -> None:
@@ -215,8 +356,17 @@ class DeadSession:
     ("text", "provider", "kind"),
     [
         ("CUDA failure 700: an illegal memory access was encountered", "CUDA", DeviceLost),
-        ("CUDA failure 2: out of memory", "CUDA", RuntimeError),
+        (
+            "CUDA failure 717: operation not supported on global/shared address space ; GPU=0",
+            "CUDA",
+            DeviceLost,
+        ),
+        ("CUDA failure 2: out of memory", "CUDA", OutOfMemory),
+        ("Failed to allocate memory for requested buffer of size 8", "CUDA", OutOfMemory),
+        ("Available memory of 0 is smaller than requested bytes of 8", "CUDA", OutOfMemory),
+        ("Tile repeat value must be non-negative: the memory", "CUDA", RuntimeError),
         ("an illegal memory access was encountered", "CPU", RuntimeError),
+        ("Failed to allocate memory for requested buffer of size 8", "CPU", RuntimeError),
     ],
 )
 def test_a_lost_gpu_is_told_from_a_run_that_failed(
@@ -224,6 +374,6 @@ def test_a_lost_gpu_is_told_from_a_run_that_failed(
 ) -> None:
     session: Any = DeadSession(text, f"{provider}ExecutionProvider")
     backend = onnx.OnnxBackend(session, Signature((), ()), ["y"], "")
-    with pytest.raises(Exception, match=r"illegal|memory") as caught:
+    with pytest.raises(Exception, match=r"illegal|memory|address") as caught:
         backend.run({}, {})
     assert type(caught.value) is kind

@@ -15,9 +15,11 @@ from sits_executor.safe import safe_cause
         ("at '/x.py:12'", "ValueError: at '<path>:12'"),
         ("../../etc/passwd", "ValueError: <path>"),
         ("~/key and/or 3/4", "ValueError: <path> and/or 3/4"),
+        ("CUDA failure 9 ; hostname=a-b.c ; line=1", "ValueError: CUDA failure 9 ; "
+         "hostname=<host> ; line=1"),
         ("100 % é 日 \x07", "ValueError: 100 % é 日"),
     ],
-)
+)  # fmt: skip
 def test_texts_lose_paths_lines_and_control_characters(text: str, shown: str) -> None:
     assert safe_cause(ValueError(text)).strip() == shown
 

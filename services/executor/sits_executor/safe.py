@@ -10,11 +10,14 @@ _MAX_CHARACTERS = 400
 _MAX_DETAIL_CHARACTERS = 8000
 _PATH = re.compile(r"(?<![\w.])(?:~|\.\.?)?/[\w.+@%=~-]+(?:/[\w.+@%=~-]*)*")
 
+_HOST = re.compile(r"hostname=[^\s;]+")
+"""As ONNX Runtime puts it into what CUDA says."""
+
 
 def safe_cause(error: BaseException, names: Mapping[str, str] | None = None) -> str:
-    """`<type>: <first line>`, cut, without file system paths. `names`: folders, and what others
-    may read in their place."""
-    first = str(error).strip().partition("\n")[0]
+    """`<type>: <first line>`, cut, without file system paths and the host's name. `names`: folders,
+    and what others may read in their place."""
+    first = _HOST.sub("hostname=<host>", str(error).strip().partition("\n")[0])
     for folder, name in (names or {}).items():
         first = re.sub(rf"(?<![\w.]){re.escape(folder)}(?=/)", name, first)
     kind = type(error).__name__

@@ -6,6 +6,7 @@ import os
 from typing import Any, Final
 
 import numpy as np
+import structlog
 
 # ONNX Runtime looks at it while it is imported: a serving process tells nobody what it runs.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -13,6 +14,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime as ort
 
 from sits_core.datatypes import BYTES, NUMPY_TYPES, Array
+from sits_executor.backends import onnx_cuda
 from sits_executor.backends.base import (
     Arrays,
     Backend,
@@ -23,10 +25,7 @@ from sits_executor.backends.base import (
     Signature,
     TensorSpec,
 )
-from sits_executor.backends.sticky import is_sticky
-from sits_executor.backends.streamed import DeviceLost
 from sits_executor.backends.text import bytes_of, texts
-from sits_executor.safe import safe_cause
 
 _TYPES: Final = {
     "tensor(bool)": "BOOL",
@@ -45,9 +44,10 @@ _TYPES: Final = {
     "tensor(string)": BYTES,
 }
 _BF16_ONNX_TYPE = 16
-_CUDA = "CUDAExecutionProvider"
 _CPU = "CPUExecutionProvider"
 _FATAL_ONLY = 4
+
+log = structlog.get_logger()
 
 
 class OnnxBackend:
@@ -58,7 +58,7 @@ class OnnxBackend:
     ) -> None:
         self._session, self._signature, self._outputs = session, signature, outputs
         self._fallback = fallback
-        self._on_gpu = session.get_providers()[0] == _CUDA
+        self._on_gpu = session.get_providers()[0] == onnx_cuda.PROVIDER
         self._types = {spec.name: spec.datatype for spec in (*signature.inputs, *signature.outputs)}
         self._has_bf16 = "BF16" in self._types.values()
 
@@ -79,8 +79,8 @@ class OnnxBackend:
         try:
             return self._run(feeds)
         except Exception as error:
-            if self._on_gpu and is_sticky(error):
-                raise DeviceLost(safe_cause(error)) from error
+            if self._on_gpu and (meant := onnx_cuda.translated(error)) is not error:
+                raise meant from error
             raise
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ def load(spec: LoadSpec) -> Backend:
     try:
         session = _session(spec, spec.gpu)
     except LoadError as error:
-        if spec.gpu is None or spec.parameter("cpu_fallback") != "true":
+        if not _may_fall_back(spec, error):
             raise
         fallback = str(error)
         session = _session(spec, None)
@@ -128,32 +128,48 @@ def load(spec: LoadSpec) -> Backend:
     return OnnxBackend(session, signature, wanted or known, fallback)
 
 
+def _may_fall_back(spec: LoadSpec, error: LoadError) -> bool:
+    """When the configuration says so, or never asked for a GPU that the model has no use for."""
+    if spec.gpu is None:
+        return False
+    useless = isinstance(error, onnx_cuda.NothingRunsThere) and not onnx_cuda.is_asked_for(spec)
+    return useless or spec.parameter("cpu_fallback") == "true"
+
+
 def _session(spec: LoadSpec, gpu: int | None) -> ort.InferenceSession:
-    providers = [_CPU] if gpu is None else [(_CUDA, {"device_id": str(gpu)}), _CPU]
-    if gpu is not None:
-        _require_cuda()
-    path = str(spec.directory / spec.filename)
+    return _opened(spec, [_CPU]) if gpu is None else _on_gpu(spec, gpu)
+
+
+def _on_gpu(spec: LoadSpec, gpu: int) -> ort.InferenceSession:
+    onnx_cuda.require(ort)
+    onnx_cuda.prepare(ort)
     try:
-        session = ort.InferenceSession(path, _options(spec), providers=providers)
-    except Exception as error:  # whatever the model file makes the runtime raise
-        raise LoadError(spec.cause(error)) from error
-    if gpu is not None and session.get_providers()[0] != _CUDA:
-        raise LoadError(
-            f"the model asks for a GPU, but ONNX Runtime could not start {_CUDA} and chose "
-            f"{', '.join(session.get_providers())}: are the CUDA libraries and a device there?"
-        )
-    # Without this a failed run would quietly go on with a CPU session.
-    session.disable_fallback()
+        session = _opened(spec, [(onnx_cuda.PROVIDER, onnx_cuda.options(spec, gpu)), _CPU])
+    except _NotOpened as error:
+        raise onnx_cuda.not_opened(spec, error.cause, gpu) from error.cause
+    if session.get_providers()[0] != onnx_cuda.PROVIDER:
+        raise onnx_cuda.not_started(ort, session.get_providers())
+    if left := onnx_cuda.refuse_idle(session):
+        log.info("model.partly_on_cpu", model=spec.model, operators=left)
     return session
 
 
-def _require_cuda() -> None:
-    available = ort.get_available_providers()
-    if _CUDA not in available:
-        raise LoadError(
-            f"the model asks for a GPU, but this ONNX Runtime has no {_CUDA} "
-            f"(it has {', '.join(available)}): install onnxruntime-gpu, or use KIND_CPU"
-        )
+class _NotOpened(LoadError):
+    """`cause`: what ONNX Runtime raised."""
+
+    def __init__(self, spec: LoadSpec, cause: Exception) -> None:
+        super().__init__(spec.cause(cause))
+        self.cause = cause
+
+
+def _opened(spec: LoadSpec, providers: list[Any]) -> ort.InferenceSession:
+    """Without fallback: else what a GPU cannot do is quietly tried again on the CPU, here and in
+    every run."""
+    path = str(spec.directory / spec.filename)
+    try:
+        return ort.InferenceSession(path, _options(spec), providers=providers, enable_fallback=0)
+    except Exception as error:  # whatever the model file makes the runtime raise
+        raise _NotOpened(spec, error) from error
 
 
 def _options(spec: LoadSpec) -> ort.SessionOptions:
@@ -164,6 +180,8 @@ def _options(spec: LoadSpec) -> ort.SessionOptions:
     options.inter_op_num_threads = _count(spec, "inter_op_thread_count", 1)
     # Spinning would take the CPU from the threads that serve the other models.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if spec.gpu is not None:
+        options.add_session_config_entry(onnx_cuda.RECORD, "1")
     return options
 
 

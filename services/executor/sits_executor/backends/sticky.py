@@ -10,6 +10,7 @@ _STICKY: Final = (
     "illegal address",
     "misaligned address",
     "invalid address space",
+    "operation not supported on global/shared address space",
     "invalid program counter",
     "hardware stack error",
     "uncorrectable ecc error",
