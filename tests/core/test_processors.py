@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -285,18 +286,26 @@ def test_threads_that_end_meanwhile_do_not_disturb() -> None:
 
 
 class Computing:
-    """A thread that is there, and what its process computes."""
+    """A thread that is there, and how long it has had something to do."""
 
     def __init__(self) -> None:
-        self.used_s = 0.0
+        self.now_s = self.busy_s = 0.0
         self._end = threading.Event()
         self.thread = threading.Thread(target=self._end.wait)
         self.thread.start()
-        self.keep_off = KeepOff(lambda: [self.thread], lambda: self.used_s)
+        self.keep_off = KeepOff(lambda: [self.thread], lambda: self.now_s, lambda _: self.busy_s)
 
     def may_use(self) -> set[int]:
         assert self.thread.native_id is not None
         return os.sched_getaffinity(self.thread.native_id)
+
+    def go_on(self, seconds: float, share: float) -> set[int]:
+        """Where it may run after looks for so long, in which it was busy so much."""
+        for _ in range(round(seconds / processors.KEEP_OFF_S)):
+            self.now_s += processors.KEEP_OFF_S
+            self.busy_s += share * processors.KEEP_OFF_S
+            self.keep_off.look()
+        return self.may_use()
 
     def end(self) -> None:
         self._end.set()
@@ -324,38 +333,79 @@ def claimed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Claim]:
     found.end()
 
 
-def test_who_computes_little_keeps_off_while_asked_to(claimed: Claim, computing: Computing) -> None:
+def test_short_runs_keep_off_while_asked_to(claimed: Claim, computing: Computing) -> None:
     ours = os.sched_getaffinity(0)
-    computing.keep_off.look()
-    assert computing.may_use() == ours, "it is claimed, but nobody asks for it"
+    assert computing.go_on(1, 0.5) == ours, "it is claimed, but nobody asks for it"
     claimed.ask()
     claimed.ask()
-    computing.keep_off.look()
-    assert computing.may_use() == ours - {claimed.cpu}
+    assert computing.go_on(100, 0.5) == ours - {claimed.cpu}
     claimed.leave()
-    computing.keep_off.look()
-    assert computing.may_use() == ours
+    assert computing.go_on(1, 0.5) == ours
 
 
-def test_who_computes_much_needs_every_processor(claimed: Claim, computing: Computing) -> None:
+def test_who_always_has_something_to_do_is_free_for_longer_each_time(
+    claimed: Claim, computing: Computing
+) -> None:
+    """It computes much, or waits for what others compute on the processors that are left."""
     ours = os.sched_getaffinity(0)
     claimed.ask()
-    computing.keep_off.look()
-    assert computing.may_use() != ours
-    computing.used_s += 1000
-    computing.keep_off.look()
-    assert computing.may_use() == ours
-    computing.keep_off.look()
-    assert computing.may_use() != ours, "for as long as it does"
+    bound = ours - {claimed.cpu}
+    assert computing.go_on(1, 0.2) == bound
+    for free_s in (processors.FREE_S, 2 * processors.FREE_S, 4 * processors.FREE_S):
+        assert computing.go_on(processors.KEEP_OFF_S, 0.9) == ours
+        assert computing.go_on(free_s - 1, 0.2) == ours
+        assert computing.go_on(1, 0.2) == bound
+    claimed.leave()
+    assert computing.go_on(1, 0.2) == ours
+    claimed.ask()
+    assert computing.go_on(1, 0.2) == bound
+    assert computing.go_on(processors.KEEP_OFF_S, 0.9) == ours
+    assert computing.go_on(processors.FREE_S, 0.2) == bound, "anew"
 
 
-def test_who_is_asked_to_keep_off_everything_stays(
+def test_a_thread_is_busy_while_it_runs_and_while_it_waits_for_a_processor() -> None:
+    found: list[float] = []
+
+    def run() -> None:
+        me = threading.get_native_id()
+        before, used_s = processors._busy_s(me), time.thread_time()
+        while time.thread_time() - used_s < 0.05:
+            pass
+        found.append(processors._busy_s(me) - before)
+        time.sleep(0.2)
+        found.append(processors._busy_s(me) - before)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found[0] > 0.03
+    assert processors._busy_s(0) == 0.0, "no such thread"
+
+
+def test_what_could_not_be_freed_is_tried_again(
     claimed: Claim, computing: Computing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = os.sched_getaffinity(0)
+    claimed.ask()
+    assert computing.go_on(1, 0.2) != ours
+    claimed.leave()
+    with monkeypatch.context() as broken:
+        broken.setattr(processors, "_run_on", _not_now)
+        with pytest.raises(SettingsError):
+            computing.go_on(1, 0.2)
+    assert computing.go_on(1, 0.2) == ours
+
+
+def _not_now(*_args: object) -> None:
+    raise SettingsError("not now")
+
+
+def test_who_is_asked_to_keep_off_everything_stays(
+    computing: Computing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = os.sched_getaffinity(0)
     monkeypatch.setattr(claims, "kept_free", frozenset)
-    computing.keep_off.look()
-    assert computing.may_use() == ours
+    assert computing.go_on(1, 0.2) == ours
 
 
 ASKING = """

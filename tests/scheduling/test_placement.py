@@ -177,6 +177,20 @@ def test_of_runs_that_follow_closely_one_is_learnt_and_all_are_released() -> Non
     assert repr(placing.times) == "<ServiceTimes runs: m/1 3, n/1 2>"
 
 
+def test_batches_in_a_rhythm_teach_all_of_their_sizes() -> None:
+    """One row at once and the rest as one batch, whose ends are close together, again and again."""
+    made = table(Executor("a"), slots=9)
+    placing = Placing(made, ServiceTimes(), Switchboard("round_robin", RNG), RNG)
+    for number in range(200):
+        for after_ns, rows, took_ns in ((0, 1, 500_000), (700_000, 32, 700_000)):
+            batch = Batch("m/1", rows)
+            placed = placing.place(batch)
+            assert placed is not None
+            placing.finished(batch, placed.reservation, took_ns, number * 20_000_000 + after_ns)
+    assert 400_000 < placing.times.expected_ns("m/1", 1) < 1_000_000
+    assert 700_000 < placing.times.expected_ns("m/1", 32) < 1_400_000, "not 32 times one row"
+
+
 def test_what_was_learnt_of_an_executor_goes_with_it() -> None:
     made = table(Executor("a"), slots=9)
     placing = Placing(made, ServiceTimes(), Switchboard("round_robin", RNG), RNG)

@@ -24,7 +24,7 @@ def get(place: Place, path: str) -> Json:
         connection.request("GET", path, headers=dict(tokens()))
         answer = connection.getresponse()
         body = answer.read()
-    except (OSError, HTTPException) as error:
+    except (OSError, UnicodeError, HTTPException) as error:
         raise CliError(f"{nobody_at(place)} ({safe_text(str(error))})") from None
     finally:
         connection.close()

@@ -7,18 +7,6 @@ import typer
 from sits_cli.client import Place
 from sits_cli.ports import DEFAULTS, is_address
 
-
-def _address(text: str) -> str:
-    if not is_address(text):
-        raise typer.BadParameter(f"{text!r}: expected host:port")
-    return text
-
-
-def _grpc_address(text: str) -> str:
-    """gRPC also listens on sockets in the file system."""
-    return text if text.startswith("unix:") else _address(text)
-
-
 Front = Annotated[
     str,
     typer.Option(
@@ -26,7 +14,6 @@ Front = Annotated[
         envvar=["SITS_CLI_FRONT", "SITS_PREPROCESS_BIND"],
         help="address of the front door (preprocess)",
         metavar="HOST:PORT",
-        callback=_grpc_address,
     ),
 ]
 Dispatcher = Annotated[
@@ -36,7 +23,6 @@ Dispatcher = Annotated[
         envvar=["SITS_CLI_DISPATCHER", "SITS_DISPATCHER_BIND"],
         help="address of a dispatcher",
         metavar="HOST:PORT",
-        callback=_grpc_address,
     ),
 ]
 Topology = Annotated[
@@ -46,7 +32,6 @@ Topology = Annotated[
         envvar=["SITS_CLI_TOPOLOGY", "SITS_TOPOLOGY_BIND"],
         help="address of a topology service",
         metavar="HOST:PORT",
-        callback=_grpc_address,
     ),
 ]
 Admin = Annotated[
@@ -56,7 +41,6 @@ Admin = Annotated[
         envvar=["SITS_CLI_ADMIN", "SITS_DISPATCHER_ADMIN_BIND"],
         help="address of a dispatcher's admin port",
         metavar="HOST:PORT",
-        callback=_address,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
@@ -68,16 +52,29 @@ DEFAULT_TOPOLOGY = DEFAULTS["SITS_TOPOLOGY_BIND"]
 
 
 def front_place(address: str) -> Place:
-    return Place("front door", address, "--front", "SITS_CLI_API_KEY to one of its API keys")
+    key = "SITS_CLI_API_KEY to one of its API keys"
+    return _grpc_place(Place("front door", address, "--front", key))
 
 
 def dispatcher_place(address: str) -> Place:
-    return Place("dispatcher", address, "--dispatcher")
+    return _grpc_place(Place("dispatcher", address, "--dispatcher"))
 
 
 def topology_place(address: str) -> Place:
-    return Place("topology service", address, "--topology")
+    return _grpc_place(Place("topology service", address, "--topology"))
 
 
 def admin_place(address: str) -> Place:
-    return Place("dispatcher's admin port", address, "--admin")
+    return _checked(Place("dispatcher's admin port", address, "--admin"))
+
+
+def _grpc_place(place: Place) -> Place:
+    """gRPC also listens on sockets in the file system."""
+    return place if place.address.startswith("unix:") else _checked(place)
+
+
+def _checked(place: Place) -> Place:
+    """Where it is used: the variables may say something else of services that are not asked."""
+    if not is_address(place.address):
+        raise typer.BadParameter(f"{place.address!r}: expected host:port", param_hint=place.option)
+    return place

@@ -133,7 +133,8 @@ def in_use(address: str) -> bool:
 def is_address(text: str) -> bool:
     """Whether it is host:port, with a port that one can call."""
     port = text.rpartition(":")[2]
-    return bool(host_of(text)) and port.isdecimal() and 0 < int(port) <= MAX_PORT
+    digits = port.isascii() and port.isdecimal() and len(port) <= len(str(MAX_PORT))
+    return bool(host_of(text)) and digits and 0 < int(port) <= MAX_PORT
 
 
 def _require_address(variable: str, address: str) -> None:
@@ -143,7 +144,10 @@ def _require_address(variable: str, address: str) -> None:
 
 def _shifted(address: str) -> str:
     host, _, port = address.rpartition(":")
-    return f"{host}:{int(port) + EXECUTOR_STEP}"
+    following = f"{host}:{int(port) + EXECUTOR_STEP}"
+    if not is_address(following):
+        raise SettingsError(f"no port follows {address}: further executors take the next ones")
+    return following
 
 
 def _book(bind: Mapping[str, str], pairs: list[tuple[str, str]]) -> AddressBook:

@@ -51,7 +51,7 @@ def kept_free(cpus: Iterable[int]) -> frozenset[int]:
     found = set()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
         for cpu in cpus:
-            with contextlib.suppress(ConnectionRefusedError):  # nobody has that name
+            with contextlib.suppress(OSError):  # nobody has that name, or it is none of ours
                 probe.connect(f"\0{_asking(cpu)}")
                 found.add(cpu)
     return frozenset(found)

@@ -1,6 +1,7 @@
 """On which processors the threads of a service run, and which of them go first."""
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -31,9 +32,10 @@ MOST_OF_IT, LESS = 0.6, 0.5
 """The same for asking those who compute to keep off it."""
 OVERLOAD, CALM = 0.5, 0.1
 """Of the last looks, that saw overload: a single refusal now and then is none."""
-KEEP_OFF_S: Final = 1.0
-LITTLE: Final = 0.5
-"""Of a processor's time: who computes less can do without some of the processors."""
+KEEP_OFF_S: Final = 0.25
+MOST_BUSY: Final = 0.75
+"""Of the time, by one thread: from where on all processors are needed."""
+FREE_S, LONGEST_FREE_S = 10.0, 600.0
 
 
 def pin(cpus: str) -> None:
@@ -154,20 +156,27 @@ class Pays:
 
 class KeepOff:
     """Keeps `threads`, which compute for a short time each, off the processors that others need
-    for themselves (`PythonThreads`), as long as this process computes `LITTLE` and there are
-    others. Where the kernel puts such a thread by itself, the one of the front door is often the
-    idle one just then, and a moment later all requests wait for it.
+    for themselves (`PythonThreads`), as long as there are others. Where the kernel puts such a
+    thread by itself, the one of the front door is often the idle one just then, and a moment later
+    all requests wait for it.
+
+    Not while one of them has something to do most of the time, be it that it computes, or that it
+    has to wait for the processors that are left: several processes may be sent to the same one.
+    Then all are free for a while, for twice as long each time.
     """
 
     def __init__(
         self,
         threads: Callable[[], Iterable[threading.Thread]],
-        cpu_clock: Callable[[], float] = time.process_time,
+        clock: Callable[[], float] = time.monotonic,
+        busy_s: Callable[[int], float] | None = None,
     ) -> None:
-        self._threads, self._cpu_clock = threads, cpu_clock
+        """`busy_s`: seconds that a thread, by its native id, has had something to do."""
+        self._threads, self._clock, self._busy_s = threads, clock, busy_s or _busy_s
         self._all = frozenset(os.sched_getaffinity(0))
-        self._looked_s, self._used_s = time.monotonic(), cpu_clock()
-        self._off: frozenset[int] = frozenset()
+        self._looked_s, self._busy_before = clock(), dict[int, float]()
+        self._free_until_s, self._free_s = -math.inf, FREE_S
+        self._bound = False
         self._looking = Periodic(self.look, KEEP_OFF_S, "processors")
 
     def start(self) -> None:
@@ -179,18 +188,42 @@ class KeepOff:
 
     def look(self) -> None:
         """Threads that were started since the last look follow, too."""
-        now_s, used_s = time.monotonic(), self._cpu_clock()
-        share = (used_s - self._used_s) / max(now_s - self._looked_s, 1e-9)
-        self._looked_s, self._used_s = now_s, used_s
-        before = self._off
-        self._off = claims.kept_free(self._all) if share < LITTLE else frozenset()
-        if self._off or before:
-            ids = [each.native_id for each in self._threads()]
-            cpus = self._all - self._off or self._all
-            _run_on([each for each in ids if each is not None], cpus, "SITS_CPUS")
+        asked = claims.kept_free(self._all)
+        if not asked:
+            self._free_s = FREE_S
+        if not asked and not self._bound:
+            self._busy_before.clear()
+            return
+        ids = [each.native_id for each in self._threads()]
+        threads = [each for each in ids if each is not None]
+        if self._most_busy(threads) >= MOST_BUSY:
+            self._free_until_s = self._looked_s + self._free_s
+            self._free_s = min(2 * self._free_s, LONGEST_FREE_S)
+        off = asked if self._looked_s >= self._free_until_s else frozenset()
+        self._bound = True  # some of them, should this fail half-way
+        _run_on(threads, self._all - off or self._all, "SITS_CPUS")
+        self._bound = bool(off)
+
+    def _most_busy(self, threads: Iterable[int]) -> float:
+        """Of the time since the last look, by the busiest of them."""
+        before, now_s = self._busy_before, self._clock()
+        self._busy_before = {each: self._busy_s(each) for each in threads}
+        passed_s, self._looked_s = max(now_s - self._looked_s, 1e-9), now_s
+        shares = [(busy - before.get(each, busy)) / passed_s
+                  for each, busy in self._busy_before.items()]  # fmt: skip
+        return max(shares, default=0.0)
 
     def __repr__(self) -> str:
-        return f"<KeepOff {sorted(self._off)} of {sorted(self._all)}>"
+        return f"<KeepOff {'bound' if self._bound else 'free'}, {sorted(self._all)}>"
+
+
+def _busy_s(thread: int) -> float:
+    """What it ran and what it waited for a processor; 0 when it has just ended."""
+    try:
+        ran, waited, _ = Path(f"/proc/self/task/{thread}/schedstat").read_text().split()
+    except OSError:
+        return 0.0
+    return (int(ran) + int(waited)) / 1e9
 
 
 def prefer(name: str, nice: int, setting: str) -> None:

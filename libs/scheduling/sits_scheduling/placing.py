@@ -11,7 +11,7 @@ from sits_scheduling.candidates import Candidates, ExecutorTable, Reservation
 from sits_scheduling.explain import NO_STEP, DecisionLog, PathStep
 from sits_scheduling.paths import Later, costs_of
 from sits_scheduling.placements import Decision
-from sits_scheduling.service_times import ServiceTimes
+from sits_scheduling.service_times import ServiceTimes, bucket_of
 from sits_scheduling.shadow import Shadow
 from sits_scheduling.strategies import Strategy
 from sits_scheduling.switchboard import Switchboard
@@ -20,8 +20,8 @@ EXACT_UP_TO: Final = 512
 """Executors of a model that a decision compares one by one; beyond, it takes a shortlist."""
 SHORTLIST: Final = 64
 LEARN_EVERY_NS: Final = 5_000_000
-"""Of the run times of a model on an executor, one in that time is learnt: more would cost a third
-of what is done after an answer, and teach nothing."""
+"""Of the run times of a model on an executor, one in that time is learnt of each bucket of sizes:
+more would cost a third of what is done after an answer, and teach nothing."""
 AHEAD_UP_TO: Final = 128
 """Executors among which all ways through the later steps of a pipeline are compared."""
 
@@ -67,7 +67,7 @@ class Placing:
         self.table, self.times, self.strategies, self.log = table, times, strategies, log
         self.shadow: Shadow | None = None
         self._rng = rng
-        self._learn_again_ns: dict[tuple[str, str], int] = {}
+        self._learn_again_ns: dict[tuple[str, str, int], int] = {}
 
     def place(self, batch: Batch, now_ns: int = 0, excluded: Collection[str] = ()) -> Placed | None:
         """Reserve an executor; None when none but the excluded has room."""
@@ -109,19 +109,18 @@ class Placing:
             seen.ahead_us = costs_of(batch.later, self.table, self.times, now_ns)
         return strategy.place(seen)
 
-    def finished(
-        self, batch: Batch, reservation: Reservation, ran_ns: float, now_ns: int = 0
-    ) -> None:
+    def finished(self, batch: Batch, reservation: Reservation, ran_ns: float, now_ns: int) -> None:
         """Its answer came: release the load, and learn now and then how long it ran (0 = it did
         not)."""
         reservation.release(now_ns)
         executor = reservation.executor
-        if ran_ns > 0 and self._worth_learning(executor, batch.model, now_ns):
+        if ran_ns > 0 and self._worth_learning(executor, batch, now_ns):
             self.times.observe(batch.model, batch.rows, executor, ran_ns)
             self.table.set_speed(executor, batch.model, self.times.speed(batch.model, executor))
 
-    def _worth_learning(self, executor: str, model: str, now_ns: int) -> bool:
-        key = executor, model
+    def _worth_learning(self, executor: str, batch: Batch, now_ns: int) -> bool:
+        """Batches that come in a rhythm would otherwise teach one of their sizes only."""
+        key = executor, batch.model, bucket_of(batch.rows)
         if now_ns < self._learn_again_ns.get(key, now_ns):
             return False
         self._learn_again_ns[key] = now_ns + LEARN_EVERY_NS

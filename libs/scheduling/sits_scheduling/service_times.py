@@ -100,14 +100,14 @@ class _Model:
         self.runs = 0
 
     def expected(self, rows: int) -> float:
-        return self.fit.at(rows) * self.bucket[_bucket_of(rows)]
+        return self.fit.at(rows) * self.bucket[bucket_of(rows)]
 
     def observe(self, rows: int, instance: str, took: float) -> None:
         """Each factor learns from what the others leave unexplained."""
         speed, seen = self.speeds.get(instance, (1.0, 0))
         line = self.fit.at(rows)
         if line:
-            base = line * self.bucket[_bucket_of(rows)]
+            base = line * self.bucket[bucket_of(rows)]
             self.tail.add(took / (base * speed))
             ratio = min(_SLOWEST, max(_FASTEST, took / base))
             self.speeds[instance] = (_towards(speed, ratio, seen + 2), seen + 1)
@@ -116,7 +116,7 @@ class _Model:
         self.runs += 1
 
     def _correct_bucket(self, rows: int, took: float) -> None:
-        index = _bucket_of(rows)
+        index = bucket_of(rows)
         self.counts[index] += 1
         ratio = min(_SLOWEST, max(_FASTEST, took / self.fit.at(rows)))
         self.bucket[index] = _towards(self.bucket[index], ratio, self.counts[index])
@@ -178,7 +178,8 @@ class ServiceTimes:
             model.speeds.pop(instance, None)
 
 
-def _bucket_of(rows: int) -> int:
+def bucket_of(rows: int) -> int:
+    """Sizes that are learnt together, see `BUCKETS`."""
     return min(BUCKETS - 1, (max(1, rows) - 1).bit_length())
 
 

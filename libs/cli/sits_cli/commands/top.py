@@ -27,7 +27,7 @@ def top(
     out = console()
     if as_json:
         print_json(with_rates(place))
-    elif once or not out.is_terminal:
+    elif once or not out.file.isatty():  # whatever colours it is told to use
         print_drawn(top_view.draw(with_rates(place)), out)
     else:
         watch(place, out)

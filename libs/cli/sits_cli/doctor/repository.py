@@ -52,8 +52,10 @@ def _examined(root: Path, names: list[str]) -> Iterator[Finding]:
         yield good("models", f"{root}: {', '.join(fine)}")
     unopened = [name for name, (fault, opened) in seen.items() if not opened and not fault]
     if unopened:
-        yield note("models", f"{root}: {', '.join(unopened)} not opened, which takes long",
-                   "`sits up` says whether they load")  # fmt: skip
+        yield note(
+            "models", f"{root}: {', '.join(unopened)} not opened: large, for a GPU, or pipelines",
+            "`sits up` says whether they load",
+        )  # fmt: skip
 
 
 def _examine() -> Examine:

@@ -3,7 +3,11 @@
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import onnxruntime
+
 from sits_core.errors import SitsError
+from sits_core.pipeline import Step
+from sits_executor.backends import onnx_cuda
 from sits_executor.backends.base import LoadError, LoadSpec
 from sits_executor.repository.check import check
 from sits_executor.repository.complete import complete, complete_pipeline
@@ -29,20 +33,29 @@ class Seen(NamedTuple):
 
 
 def examine(root: Path, name: str) -> Seen:
-    """Opens what is opened on the CPU, and closes it again."""
+    """Opens what runs on the CPU, and closes it again. Whether a GPU takes its models, and whether
+    the steps of a pipeline fit each other, shows when they load."""
     repository = Repository(root)
     try:
         plan = plan_of(repository.folder(name), on_gpu=False)
         if plan.pipeline is not None:
             refuse_circle(repository, plan.pipeline)
             check(complete_pipeline(plan.given), None)
-            return Seen("", opened=True)
+            for step in plan.pipeline.steps:
+                _require_sound(root, step)
+            return Seen("", opened=False)
         opened = [_opened(plan, version) for version in plan.versions]
         return Seen("", opened=all(opened))
     except (LoadError, SitsError) as error:
         return Seen(str(error), opened=False)
     except Exception as error:  # noqa: BLE001 - whatever a file makes its library raise
         return Seen(safe_cause(error), opened=False)
+
+
+def _require_sound(root: Path, step: Step) -> None:
+    """Raises `LoadError` for a step that is not there or would not load."""
+    if fault := examine(root, step.model).fault:
+        raise LoadError(f"{step}: {fault}")
 
 
 def _opened(plan: Plan, version: str) -> bool:
@@ -56,6 +69,10 @@ def _opened(plan: Plan, version: str) -> bool:
         plan.folder.name, version, directory, filename, plan.given.config,
         instances=1, threads=1, gpu=None,
     )  # fmt: skip
+    if plan.placement.gpu is not None:  # its operators may be a GPU's only
+        if plan.choice.backend == "onnxruntime" and spec.parameter("cpu_fallback") != "true":
+            onnx_cuda.require(onnxruntime)
+        return False
     backend = plan.choice.load(spec)
     try:
         most = ExecutorSettings.model_fields["executor_default_max_batch"].default
