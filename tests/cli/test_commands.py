@@ -434,7 +434,9 @@ def test_a_host_that_nobody_knows_is_named_with_the_option(details: str) -> None
     [(["models"], "--front"), (["status"], "--dispatcher"), (["topology"], "--topology"),
      (["top"], "--admin")],
 )  # fmt: skip
-@pytest.mark.parametrize("wrong", ["28001", ":28001", "localhost", "host:http", "host:70000"])
+@pytest.mark.parametrize(
+    "wrong", ["28001", ":28001", "localhost", "host:http", "host:70000", "h:²", "h:" + "9" * 5000]
+)
 def test_an_address_without_host_and_port_is_wrong_usage(
     sits: Sits, command: list[str], option: str, wrong: str
 ) -> None:
@@ -445,6 +447,23 @@ def test_an_address_without_host_and_port_is_wrong_usage(
 
 def test_a_front_door_may_listen_on_a_socket_in_the_file_system(sits: Sits) -> None:
     assert "no front door at unix:/nowhere" in sits("models", "--front", "unix:/nowhere").err
+
+
+def test_an_address_that_a_command_does_not_need_may_be_whatever_the_services_take(
+    sits: Sits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SITS_DISPATCHER_BIND", ":8010")
+    monkeypatch.setenv("SITS_TOPOLOGY_BIND", "127.0.0.1:0")
+    outcome = sits("infer", "m", "--front", "127.0.0.1:1")
+    assert (outcome.status, outcome.err[:30]) == (1, "error: no front door at 127.0.0.1:1"[:30])
+    assert sits("status").status == 2
+
+
+@pytest.mark.parametrize("host", [".", "a..b", "x" * 70])
+def test_a_host_that_cannot_be_is_nobody(sits: Sits, host: str) -> None:
+    outcome = sits("top", "--admin", f"{host}:8080")
+    assert outcome.status == 1
+    assert f"no dispatcher's admin port at {host}:8080" in outcome.err
 
 
 def test_an_unknown_command_is_wrong_usage(sits: Sits) -> None:

@@ -12,6 +12,16 @@ from sits_cli import ports
 from sits_core.settings import SettingsError
 
 
+def test_executors_that_no_port_is_left_for_are_a_wrong_setting() -> None:
+    with pytest.raises(SettingsError, match=r"no port follows 127\.0\.0\.1:65534"):
+        ports.configured(2, {"SITS_EXECUTOR_BIND": "127.0.0.1:65534"})
+
+
+@pytest.mark.parametrize("port", ["9" * 5000, "٣", "²", "", "-1", "0"])
+def test_what_is_no_port_is_no_address(port: str) -> None:
+    assert not ports.is_address(f"host:{port}")
+
+
 def test_the_defaults_are_the_documented_ports() -> None:
     book = ports.configured(2, {})
     assert book.front == "127.0.0.1:8001"

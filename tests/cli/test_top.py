@@ -264,3 +264,12 @@ def test_numbers_are_short() -> None:
         "–", "0", "0.034", "1.3", "34", "1,234",
     ]  # fmt: skip
     assert [ms(v) for v in (None, 0.05, 12.34, 1500.0)] == ["–", "50.0 µs", "12.3 ms", "1.50 s"]
+
+
+def test_a_pipe_gets_one_picture_whatever_colours_it_is_to_have(
+    sits: Sits, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    outcome = sits("top", "--admin", serve(live()))
+    assert outcome.status == 0
+    assert len(outcome.out) < 20_000
