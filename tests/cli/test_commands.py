@@ -435,7 +435,7 @@ def test_a_host_that_nobody_knows_is_named_with_the_option(details: str) -> None
      (["top"], "--admin")],
 )  # fmt: skip
 @pytest.mark.parametrize(
-    "wrong", ["28001", ":28001", "localhost", "host:http", "host:70000", "h:²", "h:" + "9" * 5000]
+    "wrong", ["28001", ":28001", "localhost", "host:http", "host:70000", "h:²", "h:9999999"]
 )
 def test_an_address_without_host_and_port_is_wrong_usage(
     sits: Sits, command: list[str], option: str, wrong: str
