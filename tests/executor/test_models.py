@@ -176,6 +176,18 @@ def test_one_model_that_fails_keeps_no_other_from_loading(
     assert states(models) == {("bad", "1"): "UNAVAILABLE", ("good", "1"): "READY"}
 
 
+def test_a_folder_that_leads_out_of_the_repository_does_not_take_the_others_along(
+    repository: Path, models: Executor, tmp_path: Path
+) -> None:
+    write_model(repository, "good", builtin_config("identity"))
+    (tmp_path / "elsewhere" / "1").mkdir(parents=True)
+    (repository / "out").symlink_to(tmp_path / "elsewhere")
+    for future in models.manager.load_all():
+        future.exception(TIMEOUT_S)
+    assert states(models) == {("good", "1"): "READY", ("out", ""): "UNAVAILABLE"}
+    assert reason(models, "out") == "folder of model 'out' leads out of the model repository"
+
+
 def test_a_reload_that_fails_leaves_the_old_one_serving(repository: Path, models: Executor) -> None:
     folder = write_model(repository, "m", builtin_config("identity"))
     load(models, "m")

@@ -57,7 +57,7 @@ class Manager:
         """Load every model of the repository, pipelines last; one that fails is UNAVAILABLE, the
         others load."""
         names, pipelines = pipelines_last(self._repository)
-        first = [self.load(name) for name in names]
+        first = [self._load_found(name) for name in names]
         return [*first, *(after(first, partial(self._load_again, name)) for name in pipelines)]
 
     def load(
@@ -93,6 +93,16 @@ class Manager:
     def close(self) -> None:
         for upload in self._uploads.values():
             upload.remove()
+
+    def _load_found(self, name: str) -> "Future[None]":
+        """One whose folder may not be opened is UNAVAILABLE, too."""
+        try:
+            return self.load(name)
+        except SitsError as error:
+            self._catalog.failed(name, [""], error.message)
+            refused: Future[None] = Future()
+            refused.set_exception(error)
+            return refused
 
     def _load_again(self, name: str) -> "Future[None]":
         """Without loading steps: those that are not ready have just failed."""
