@@ -400,6 +400,18 @@ def _not_now(*_args: object) -> None:
     raise SettingsError("not now")
 
 
+def test_of_many_processors_nobody_keeps_off(
+    claimed: Claim, computing: Computing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = os.sched_getaffinity(0)
+    claimed.ask()
+    monkeypatch.setattr(processors, "FEW", 1)
+    computing.keep_off.start()
+    time.sleep(2 * processors.KEEP_OFF_S)
+    assert computing.may_use() == ours
+    computing.keep_off.stop()
+
+
 def test_who_is_asked_to_keep_off_everything_stays(
     computing: Computing, monkeypatch: pytest.MonkeyPatch
 ) -> None:

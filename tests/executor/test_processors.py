@@ -24,6 +24,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Claim]:
         pytest.skip("needs two processors")
     monkeypatch.setattr(claims, "NAME", f"sits-test-executor-{os.getpid()}")
     monkeypatch.setattr(processors, "KEEP_OFF_S", 0.1)
+    monkeypatch.setattr(processors, "FEW", 1 << 16)
     found = claims.claim(ours)
     assert found is not None
     found.ask()

@@ -36,6 +36,7 @@ KEEP_OFF_S: Final = 0.25
 MOST_BUSY: Final = 0.75
 """Of the time, by one thread: from where on all processors are needed."""
 FREE_S, LONGEST_FREE_S = 10.0, 600.0
+FEW: Final = 4
 
 
 def pin(cpus: str) -> None:
@@ -180,7 +181,8 @@ class KeepOff:
         self._looking = Periodic(self.look, KEEP_OFF_S, "processors")
 
     def start(self) -> None:
-        if len(self._all) > 1:
+        """Only where processors are few: of many, the kernel seldom takes that one."""
+        if 1 < len(self._all) <= FEW:
             self._looking.start()
 
     def stop(self) -> None:
